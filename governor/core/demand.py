@@ -1,4 +1,5 @@
-"""What one request asks for, in one form for all dialects. Built once at the edge, read by every decision."""
+"""What one request asks for, in one form for all dialects. Built once at the edge, read by every
+decision."""
 
 from dataclasses import dataclass, field
 
@@ -25,9 +26,11 @@ class ThinkingAsk:
 class Demand:
     """One request. Times are integer microseconds on the monotonic clock of the process.
 
-    `prompt_tokens` is an estimate (bytes over the model's learned bytes per token) unless `prompt_tokens_exact`.
+    `prompt_tokens` is an estimate (bytes over the model's learned bytes per token) unless
+    `prompt_tokens_exact`.
     `thinks` is false for models without a family profile and for requests that switch thinking off.
-    `landable` is false where landing cannot keep the client's request intact (n > 1): it is admitted and relayed.
+    `landable` is false where landing cannot keep the client's request intact (n > 1): it is
+    admitted and relayed.
     """
 
     decision_id: str

@@ -1,4 +1,5 @@
-"""Low-cardinality enums shared by decisions, ledger, metrics, logs and dashboards. Values are wire names and metric labels."""
+"""Low-cardinality enums shared by decisions, ledger, metrics, logs and dashboards. Values are wire
+names and metric labels."""
 
 from enum import IntEnum, StrEnum
 

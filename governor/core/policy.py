@@ -1,11 +1,13 @@
-"""A tenant's policy in its validated domain form, and its resolution for one request. Knows nothing of YAML."""
+"""A tenant's policy in its validated domain form, and its resolution for one request. Knows
+nothing of YAML."""
 
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from governor.core.outcomes import Mode, Priority, ReasoningField, Strictness
 
-# Thinking tokens by effort word; None = no budget of its own. The words are those of OpenAI and vLLM. The numbers are
+# Thinking tokens by effort word; None = no budget of its own. The words are those of OpenAI and
+# vLLM. The numbers are
 # ours: halvings of 32k, the cap that public reasoning models are evaluated at.
 DEFAULT_EFFORT_TOKENS: tuple[tuple[str, int | None], ...] = (
     ("none", 0),
@@ -20,7 +22,8 @@ DEFAULT_EFFORT_TOKENS: tuple[tuple[str, int | None], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class LoopPolicy:
-    """When a repeating stream counts as a loop. Three copies of a block are the least that is ever called a loop."""
+    """When a repeating stream counts as a loop. Three copies of a block are the least that is ever
+    called a loop."""
 
     enabled: bool = True
     min_repeats: int = 3
@@ -29,9 +32,11 @@ class LoopPolicy:
 
 @dataclass(frozen=True, slots=True)
 class LandingPolicy:
-    """How thinking is ended. Grace is max(`grace_tokens`, `grace_fraction` of the budget), DESIGN §8.
+    """How thinking is ended. Grace is max(`grace_tokens`, `grace_fraction` of the budget), DESIGN
+    §8.
 
-    `unlanded_share` of requests stays unlanded up to `max_budget_tokens` so that the forecast's tail stays identifiable.
+    `unlanded_share` of requests stays unlanded up to `max_budget_tokens` so that the forecast's
+    tail stays identifiable.
     """
 
     enabled: bool = True
@@ -80,13 +85,15 @@ class TenantPolicy:
         return any(fnmatchcase(model, pattern) for pattern in self.models)
 
     def tokens_for_effort(self, effort: str) -> int | None:
-        """Budget for an effort word; None for an unknown word or one without a budget of its own."""
+        """Budget for an effort word; None for an unknown word or one without a budget of its
+        own."""
         return dict(self.effort_tokens).get(effort)
 
 
 @dataclass(frozen=True, slots=True)
 class PolicySet:
-    """One policy file, whole. `policy_hash` identifies it in decision records; `keys` maps SHA-256 of a key to a tenant.
+    """One policy file, whole. `policy_hash` identifies it in decision records; `keys` maps SHA-256
+    of a key to a tenant.
 
     `default_tenant` serves callers without a key; None means that a key is needed.
     """
@@ -102,7 +109,8 @@ class PolicySet:
 
 
 def effective_mode(policy: TenantPolicy, draw: float) -> Mode:
-    """Mode for one request: the policy's own for `mode_percent` of requests (stable `draw` in [0, 1)), else observe."""
+    """Mode for one request: the policy's own for `mode_percent` of requests (stable `draw` in [0,
+    1)), else observe."""
     if policy.mode is Mode.OFF or draw * 100.0 < policy.mode_percent:
         return policy.mode
     return Mode.OBSERVE
