@@ -69,6 +69,7 @@ class GrantReason(StrEnum):
     CLIENT_BUDGET = "client_budget"
     CLIENT_EFFORT = "client_effort"
     CLIENT_DEADLINE = "client_deadline"
+    POLICY_DEADLINE = "policy_deadline"
     POLICY_DEFAULT = "policy_default"
     POLICY_MAXIMUM = "policy_maximum"
     COMPLETION_LIMIT = "completion_limit"
