@@ -35,8 +35,8 @@ $(STAMP): requirements.lock pyproject.toml
 	@if [ -n "$(INSTALLED_FOR)" ] && [ "$(INSTALLED_FOR)" != "$(CURDIR)" ]; then rm -rf $(VENV); fi
 	@if ! $(BIN)/python -c '$(USABLE)' >/dev/null 2>&1; then rm -rf $(VENV); $(PYTHON) -m venv $(VENV); fi
 	@echo "Installing the locked dependencies into $(VENV)/ (1.2 GB; about a minute and a half) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@echo "$(CURDIR)" > $(STAMP)
 
 .PHONY: install
