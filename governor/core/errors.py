@@ -7,7 +7,7 @@ class GovernorError(Exception):
 
 
 class PolicyInvalid(GovernorError):
-    """A policy or profile cannot be used. `problems` lists every fault found, not only the first."""
+    """A policy or profile cannot be used. `problems` lists every fault, not only the first."""
 
     def __init__(self, message: str, problems: tuple[str, ...] = ()) -> None:
         super().__init__(message)

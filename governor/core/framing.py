@@ -1,8 +1,8 @@
 """HTTP/1.1 response framing: bytes from a worker's connection to head, body and end. Decodes one
 response; does not decompress, and does not look into the body.
 
-Framing rules are those of RFC 9112 §6 and §7. Body bytes are never buffered: each piece is handed on
-as it arrives, copied once. Only heads, chunk-size lines and trailers wait for their end, bounded.
+Framing rules are those of RFC 9112 §6 and §7. Body bytes are never buffered: each piece is handed
+on as it arrives, copied once. Heads, chunk-size lines and trailers wait for their end, bounded.
 """
 
 import re
