@@ -16,9 +16,9 @@ GRID_TOKENS: tuple[int, ...] = (
     131072,
 )
 
-# `held` spreads the answer over one atom per this many grid cells: 11 atoms cost a third of 32 and
+# `held` spreads the answer over one atom per this many grid cells: 8 atoms cost a quarter of 32 and
 # keep the mean exact.
-_CELLS_PER_ATOM = 3
+_CELLS_PER_ATOM = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,17 +182,21 @@ def held(
     (`BudgetGrant.held_thinking_tokens`). A looping request thinks until that cap; without a cap it
     never ends. Thinking and answer count as independent (weak correlation: ServeGen, 2505.09999).
     """
+    limit = None
+    if thinking_cap_tokens is not None and answer_cap_tokens is not None:
+        limit = thinking_cap_tokens + answer_cap_tokens
+    # From the limit on S is 0 by definition; the values there only shape the cell that it lies in,
+    # and the last value below it keeps a certain length certain up to its end.
+    points = GRID_TOKENS if limit is None else tuple(min(t, limit - 1) for t in GRID_TOKENS)
     totals = [0.0] * len(GRID_TOKENS)
     for weight, answer_tokens in _atoms(forecast.answer.truncated(answer_cap_tokens)):
-        _add_shifted(totals, weight, answer_tokens, forecast, thinking_cap_tokens)
+        _add_shifted(totals, points, weight, answer_tokens, forecast, thinking_cap_tokens)
     values: list[float] = []
     previous = 1.0
     for total in totals:
         previous = min(previous, total)
         values.append(previous)
-    if thinking_cap_tokens is None or answer_cap_tokens is None:
-        return Survival(tuple(values))
-    return Survival(tuple(values), thinking_cap_tokens + answer_cap_tokens)
+    return Survival(tuple(values), limit)
 
 
 def _atoms(survival: Survival) -> list[tuple[float, float]]:
@@ -215,16 +219,17 @@ def _atoms(survival: Survival) -> list[tuple[float, float]]:
 
 def _add_shifted(
     totals: list[float],
+    points: tuple[int, ...],
     weight: float,
     shift_tokens: float,
     forecast: Forecast,
     cap_tokens: int | None,
 ) -> None:
-    """Add weight · P(thinking > t - shift) to `totals`, walking both grids once."""
+    """Add weight · P(thinking > t - shift) at `points` to `totals`, walking the grid once."""
     values, loops = forecast.natural.values, forecast.loop_probability
     ends_by = forecast.natural.limit_tokens
     cell, start, s_start = 0, 0, 1.0
-    for index, tokens in enumerate(GRID_TOKENS):
+    for index, tokens in enumerate(points):
         left = tokens - shift_tokens
         if left < 0.0:
             totals[index] += weight
