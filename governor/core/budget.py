@@ -129,7 +129,7 @@ def grant(
     reserve = _answer_reserve(ask, policy, forecast, room.tokens)
     floor = None
     if not forecast.fallback:
-        floor = math.ceil(safe_cut_fraction * forecast.natural.quantile(0.5))
+        floor = round(safe_cut_fraction * forecast.natural.quantile(0.5))
     unlanded = unlanded_draw < landing.unlanded_share
     if client.tokens == 0:
         line = _Line(0, GrantReason.THINKING_OFF)

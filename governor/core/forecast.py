@@ -3,6 +3,7 @@
 Values only. Who makes them (`governor.core.estimator`, or a trained predictor) is not known here.
 """
 
+import math
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
@@ -71,7 +72,7 @@ class Survival:
             drop = s_start - self.values[cell]
             share = (s_start - allowed) / drop if drop > 0.0 else 0.0
             exact = start + share * (GRID_TOKENS[cell] - start)
-            found = -int(-exact // 1)  # ceiling
+            found = max(0, math.ceil(exact - 1e-6))  # rounding must not add a token
         return found if self.limit_tokens is None else min(found, self.limit_tokens)
 
     def mean(self, limit_tokens: int | None = None) -> float:
