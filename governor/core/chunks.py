@@ -52,7 +52,11 @@ class ChunkChoice:
 
 @dataclass
 class Usage:
-    """Token counts so far. A count that the worker does not give is None."""
+    """Token counts so far. A count that the worker does not give is None.
+
+    `reasoning_tokens` is the worker's own count, wherever it puts it; vLLM says 0 when the start
+    tag stood in the prompt. `cached_tokens` are prompt tokens that were not computed again.
+    """
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -60,17 +64,17 @@ class Usage:
     completion_tokens_details: dict[str, Any] | None = None
     prompt_tokens_details: dict[str, Any] | None = None
     prompt_cache_hit_tokens: int | None = None
+    reasoning_tokens: int | None = None
 
-    @property
-    def reasoning_tokens(self) -> int | None:
-        """As the worker counts them, which can be 0 although it thought (vLLM with the start tag
-        in the prompt)."""
-        return _count(self.completion_tokens_details, "reasoning_tokens")
+    def __post_init__(self) -> None:
+        if self.completion_tokens_details and self.reasoning_tokens is None:
+            self.reasoning_tokens = _count(self.completion_tokens_details, "reasoning_tokens")
 
     @property
     def cached_tokens(self) -> int | None:
-        """Prompt tokens that the worker did not compute again."""
-        cached = _count(self.prompt_tokens_details, "cached_tokens")
+        """Under either name that workers use."""
+        details = self.prompt_tokens_details
+        cached = _count(details, "cached_tokens") if details else None
         return self.prompt_cache_hit_tokens if cached is None else cached
 
 
@@ -169,6 +173,7 @@ def _usage(found: dict[str, Any]) -> Usage:
         completion_tokens_details=_typed(found, "completion_tokens_details", dict),
         prompt_tokens_details=_typed(found, "prompt_tokens_details", dict),
         prompt_cache_hit_tokens=_int(found, "prompt_cache_hit_tokens"),
+        reasoning_tokens=_int(found, "reasoning_tokens"),
     )
 
 
@@ -220,8 +225,8 @@ def _ids(found: dict[str, Any], name: str) -> list[int] | None:
     return None if values is None else [_integer(value, name) for value in values]
 
 
-def _count(details: dict[str, Any] | None, name: str) -> int | None:
-    value = (details or {}).get(name)
+def _count(details: dict[str, Any], name: str) -> int | None:
+    value = details.get(name)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
