@@ -5,10 +5,11 @@ Knows neither workers nor leases.
 """
 
 import math
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, field, replace
+from operator import add
 
 from governor.core.forecast import GRID_TOKENS, Survival
-from governor.core.units import blocks_for
 
 # The ring (DESIGN §6): 64 bins keep the error of a bin's width under 1/64 of the longest request
 # and a check at about ten microseconds in pure Python.
@@ -27,32 +28,34 @@ class Profile:
     """One request's blocks over 64 absolute time bins, from bin `start_bin` on.
 
     In bin k the request holds b blocks if it still runs, else none: mean b·S in milliblocks and
-    variance b²·S(1-S) in milliblocks², from which b and S can be had back.
+    variance b²·S(1-S) in milliblocks². Both give b and S back, hence `tops`, the milliblocks held
+    if it is alive, and `thirds`, the third central moment b³·S(1-S)(1-2S) in milliblock·block²
+    (a unit in which the sums of a large pool still fit in 53 bits).
     """
 
     start_bin: int
     mean_milliblocks: tuple[int, ...]
     var: tuple[int, ...]
+    tops: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    thirds: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if len(self.mean_milliblocks) != PROFILE_BINS or len(self.var) != PROFILE_BINS:
             raise ValueError(f"a profile has {PROFILE_BINS} bins")
+        tops, thirds = list(_ZEROS), list(_ZEROS)
+        for index, mean in enumerate(self.mean_milliblocks):
+            if mean > 0 and (var := self.var[index]):
+                spread = -(-var // mean)
+                tops[index] = mean + spread
+                thirds[index] = var * (spread - mean) // 1_000_000
+            else:
+                tops[index] = mean
+        object.__setattr__(self, "tops", tuple(tops))
+        object.__setattr__(self, "thirds", tuple(thirds))
 
-    @property
-    def tops(self) -> tuple[int, ...]:
-        """Milliblocks held in each bin if the request is alive then: b = mean + var/mean."""
-        return tuple(
-            m - (-v // m) if m > 0 else 0
-            for m, v in zip(self.mean_milliblocks, self.var, strict=True)
-        )
-
-    @property
-    def thirds(self) -> tuple[int, ...]:
-        """Third central moment by bin: b³·S(1-S)(1-2S), in milliblock·block² (fits in 53 bits)."""
-        return tuple(
-            v * (v // m - m) // 1_000_000 if m > 0 else 0
-            for m, v in zip(self.mean_milliblocks, self.var, strict=True)
-        )
+    def starting(self, start_bin: int) -> "Profile":
+        """The same request started in another bin."""
+        return self if start_bin == self.start_bin else replace(self, start_bin=start_bin)
 
 
 EMPTY_PROFILE = Profile(0, _ZEROS, _ZEROS)
@@ -118,9 +121,8 @@ class PoolSums:
             (self._third, profile.thirds),
             (self._top, profile.tops),
         ):
-            for index, value in enumerate(values[past:] if past else values):
-                if value:
-                    ring[index] += sign * value
+            for index, value in enumerate(values[past:]):
+                ring[index] += sign * value
 
     def view(self) -> SumsView:
         """The sums as a value."""
@@ -147,31 +149,30 @@ def profile(
 ) -> Profile:
     """The profile of a request that has generated `generated_tokens` of what `held` describes.
 
-    Survival and tokens are taken at the middle of each bin: over many requests the two errors of a
-    bin cancel. `shared_blocks` of the prompt are already counted with another running request
-    (prefix sharing) and are left out. A request that has outlived its forecast still holds what it
-    holds. Raises ValueError for negative counts or units below one.
+    The start counts as the middle of its bin, and survival and tokens are taken at the middle of
+    each bin: over many requests these errors cancel, and the shape does not depend on the time, so
+    that a waiting request keeps its profile (`Profile.starting`). `shared_blocks` of the prompt are
+    counted with another running request already (prefix sharing). A request that has outlived its
+    forecast still holds what it holds. Raises ValueError for negative counts or units below one.
     """
-    if prompt_tokens < 0 or generated_tokens < 0 or min(us_per_token, bin_us) < 1:
-        raise ValueError("token counts must be >= 0 and time units >= 1")
-    start_bin = now_us // bin_us
-    first_end_us = (start_bin + 1) * bin_us - now_us
+    if prompt_tokens < 0 or generated_tokens < 0 or min(us_per_token, bin_us, block_size) < 1:
+        raise ValueError("token counts must be >= 0 and units >= 1")
     width = bin_us / us_per_token
-    middles = [first_end_us / us_per_token / 2]
-    middles.extend(first_end_us / us_per_token + width * (k + 0.5) for k in range(PROFILE_BINS - 1))
-    means: list[int] = []
-    variances: list[int] = []
-    held_tokens = prompt_tokens + generated_tokens + 1
-    for ahead, alive in zip(middles, _alive(held, generated_tokens, middles), strict=False):
-        blocks = blocks_for(held_tokens + int(ahead), block_size) - shared_blocks
-        if blocks > 0:
-            means.append(round(1000 * blocks * alive))
-            variances.append(round(1_000_000 * blocks * blocks * alive * (1.0 - alive)))
-        else:
-            means.append(0)
-            variances.append(0)
-    rest = PROFILE_BINS - len(means)
-    return Profile(start_bin, (*means, *_ZEROS[:rest]), (*variances, *_ZEROS[:rest]))
+    middles = [width / 4, *(width * k for k in range(1, PROFILE_BINS))]
+    # The token under way has its slot; the rounding up to whole blocks is that of `blocks_for`.
+    rounding_up = prompt_tokens + generated_tokens + block_size
+    means, variances = list(_ZEROS), list(_ZEROS)
+    for index, alive in enumerate(_alive(held, generated_tokens, middles)):
+        blocks = int(rounding_up + middles[index]) // block_size - shared_blocks
+        mean = int(1000.0 * blocks * alive + 0.5)
+        if mean < 1:
+            # Less than a thousandth of a block; later bins hold less still.
+            if blocks > 0:
+                break
+            continue
+        means[index] = mean
+        variances[index] = mean * (1000 * blocks - mean) if alive < 1.0 else 0
+    return Profile(now_us // bin_us, tuple(means), tuple(variances))
 
 
 def _alive(held: Survival, generated: int, ahead: list[float]) -> list[float]:
@@ -182,25 +183,26 @@ def _alive(held: Survival, generated: int, ahead: list[float]) -> list[float]:
         return [1.0 for t in ahead if t <= more]
     limit = held.limit_tokens
     found: list[float] = []
-    cell, start, s_start = 0, 0, 1.0
+    cell, start, s_start, end, slope = -1, 0, 1.0, 0, 0.0
     for t in ahead:
         tokens = generated + t
         if limit is not None and tokens >= limit:
-            # A limit that falls inside the first bin must not make a running request vanish.
-            if not found:
-                found.append(1.0)
             break
-        while cell < len(GRID_TOKENS) and GRID_TOKENS[cell] <= tokens:
-            start, s_start = GRID_TOKENS[cell], held.values[cell]
+        while tokens >= end:
             cell += 1
-        alive = s_start
-        if cell < len(GRID_TOKENS):
-            slope = (held.values[cell] - s_start) / (GRID_TOKENS[cell] - start)
-            alive += (tokens - start) * slope
+            if cell == len(GRID_TOKENS):
+                start, s_start, end, slope = end, held.values[-1], sys.maxsize, 0.0
+                break
+            if cell:
+                start, s_start = end, held.values[cell - 1]
+            end = GRID_TOKENS[cell]
+            slope = (held.values[cell] - s_start) / (end - start)
+        alive = (s_start + (tokens - start) * slope) / reached
         if alive <= 0.0:
             break
-        found.append(min(1.0, alive / reached))
-    return found
+        found.append(min(1.0, alive))
+    # An end inside the first bin must not make a running request vanish from it.
+    return found or [1.0]
 
 
 def _aligned(values: tuple[int, ...], shift: int) -> tuple[int, ...]:
@@ -223,33 +225,23 @@ def peak(sums: SumsView, candidate: Profile, z: float, sigma_c: float) -> int:
     none ends. It needs only sums, so it is the same for every store, and no draw.
     """
     shift = candidate.start_bin - sums.base_bin
-    ahead = max(0, shift)
-    means = _aligned(sums.mean, ahead)
-    variances = _aligned(sums.var, ahead)
-    own_means = _aligned(candidate.mean_milliblocks, max(0, -shift))
-    own_variances = _aligned(candidate.var, max(0, -shift))
+    later, own = max(0, shift), max(0, -shift)
+    means: list[int] = list(
+        map(add, _aligned(sums.mean, later), _aligned(candidate.mean_milliblocks, own))
+    )
+    variances: list[int] = list(map(add, _aligned(sums.var, later), _aligned(candidate.var, own)))
     shared = sigma_c * sigma_c
     if sums.count + 1 >= SMALL_POOL:
         sqrt = math.sqrt
         return math.ceil(
-            max(
-                (e := m + n) + z * sqrt(v + w + shared * e * e)
-                for m, n, v, w in zip(means, own_means, variances, own_variances, strict=True)
-            )
+            max([e + z * sqrt(v + shared * e * e) for e, v in zip(means, variances, strict=True)])
         )
-    thirds = zip(
-        _aligned(sums.third, ahead), _aligned(candidate.thirds, max(0, -shift)), strict=True
-    )
-    tops = zip(_aligned(sums.top, ahead), _aligned(candidate.tops, max(0, -shift)), strict=True)
+    thirds = map(add, _aligned(sums.third, later), _aligned(candidate.thirds, own))
+    tops = map(add, _aligned(sums.top, later), _aligned(candidate.tops, own))
     highest = 0.0
-    for m, n, v, w, third, top in zip(
-        means, own_means, variances, own_variances, thirds, tops, strict=True
-    ):
-        most = top[0] + top[1]
+    for e, v, third, most in zip(means, variances, thirds, tops, strict=True):
         if most > highest:
-            e = m + n
-            variance = v + w + shared * e * e
-            quantile = e + _skewed(variance, third[0] + third[1], z)
+            quantile = e + _skewed(v + shared * e * e, third, z)
             highest = max(highest, min(quantile, most))
     return math.ceil(highest)
 
