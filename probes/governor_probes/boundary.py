@@ -1,4 +1,4 @@
-"""Tells where thinking may end: after a line or a sentence, never inside a code fence. Text only."""
+"""Tells where thinking may end: after a line or a sentence, never inside a code fence."""
 
 _SENTENCE_ENDS = ".!?…"
 _CJK_ENDS = "。！？"
@@ -67,6 +67,8 @@ class BoundaryTracker:
         if tail[-1] in _CJK_ENDS:
             return True
         before = tail.rstrip(_SENTENCE_ENDS)
-        return tail[-1] in _SENTENCE_ENDS and bool(before) and (
-            before[-1].isalpha() or before[-1] in _CLOSERS
+        return (
+            tail[-1] in _SENTENCE_ENDS
+            and bool(before)
+            and (before[-1].isalpha() or before[-1] in _CLOSERS)
         )

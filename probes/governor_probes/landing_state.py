@@ -1,7 +1,7 @@
 """Decides, token by token, which token to force so that one request's thinking ends.
 
-Free of any framework: an engine adapter asks `forced_token` before each step and reports each output
-token to `observe`. It does not sample, decode text or know about requests.
+Free of any framework: an engine adapter asks `forced_token` before each step and reports each
+output token to `observe`. It does not sample, decode text or know about requests.
 """
 
 from collections.abc import Sequence
@@ -70,7 +70,7 @@ class WrapUp:
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """Counts of thinking tokens between which thinking ends at a boundary, and at `latest` anyhow."""
+    """Thinking ends at a boundary from `earliest` thinking tokens on, at `latest` anyhow."""
 
     earliest: int
     latest: int

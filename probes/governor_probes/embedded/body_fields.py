@@ -91,9 +91,7 @@ class Body:
         return value
 
 
-def _check_range(
-    name: str, value: float, low: float | None, high: float | None
-) -> None:
+def _check_range(name: str, value: float, low: float | None, high: float | None) -> None:
     if (low is not None and value < low) or (high is not None and value > high):
         if high is None:
             allowed = f"at least {low}"

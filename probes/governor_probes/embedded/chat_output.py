@@ -80,9 +80,7 @@ class ChatChoice:
             return {} if channel is None else {"content": text}
         return self._tool_delta(text, channel, finish)
 
-    def _tool_delta(
-        self, text: str, channel: Channel | None, finish: str | None
-    ) -> dict[str, Any]:
+    def _tool_delta(self, text: str, channel: Channel | None, finish: str | None) -> dict[str, Any]:
         assert self._parser is not None
         self._answered = self._answered or channel is Channel.ANSWER
         if self._forced is not None:

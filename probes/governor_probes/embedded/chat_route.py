@@ -127,7 +127,7 @@ async def _stream(
     try:
         yield b"".join(event(chunk) for chunk in reply.first_chunks())
         async for arrived in generation.batches():
-            lines = []
+            lines: list[bytes] = []
             for index, batch in arrived:
                 if batch.error is not None:
                     yield b"".join(lines) + event(ApiError(500, batch.error).body()) + DONE

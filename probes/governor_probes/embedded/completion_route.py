@@ -1,4 +1,4 @@
-"""POST /v1/completions: text or token-id prompts, streamed and whole replies. No reasoning split."""
+"""POST /v1/completions: text or token-id prompts, streamed or whole. No reasoning split."""
 
 import time
 import uuid
@@ -88,9 +88,9 @@ def _join(parts: list[dict[str, Any]]) -> dict[str, Any]:
     whole = {**parts[-1], "text": "".join(p["text"] for p in parts)}
     logprobs = [p["logprobs"] for p in parts if p["logprobs"]]
     if logprobs:
-        whole["logprobs"] = {key: sum((p[key] for p in logprobs), []) for key in logprobs[0]}
+        whole["logprobs"] = {k: [v for p in logprobs for v in p[k]] for k in logprobs[0]}
     if "token_ids" in whole:
-        whole["token_ids"] = sum((p["token_ids"] for p in parts), [])
+        whole["token_ids"] = [i for p in parts for i in p["token_ids"]]
         whole["prompt_token_ids"] = parts[0]["prompt_token_ids"]
     return whole
 
@@ -129,7 +129,7 @@ async def _stream(
 ) -> AsyncIterator[bytes]:
     try:
         async for arrived in generation.batches():
-            lines = []
+            lines: list[bytes] = []
             for index, batch in arrived:
                 if batch.error is not None:
                     yield b"".join(lines) + event(ApiError(500, batch.error).body()) + DONE

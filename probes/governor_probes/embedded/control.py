@@ -1,4 +1,4 @@
-"""The worker's side of contract (a), control: reads messages and applies them to running requests."""
+"""The worker's side of contract (a), control: reads messages, applies them to requests."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -61,7 +61,7 @@ def parse_control(body: object) -> ControlRequest:
     rid, attempt, op, fence = (body.get(k) for k in ("rid", "attempt", "op", "fence"))
     if not isinstance(rid, str) or not rid:
         raise ValueError("rid must be a non-empty string")
-    if not _is_count(attempt):
+    if not isinstance(attempt, int) or isinstance(attempt, bool) or attempt < 0:
         raise ValueError("attempt must be an integer of at least 0")
     if not isinstance(op, str):
         raise ValueError("op must be a string")
@@ -146,10 +146,6 @@ def _reply(
 ) -> ControlReply:
     position = None if request is None else request.position
     return ControlReply(message.rid, message.attempt, message.fence, status, position, detail)
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _count(arg: dict[str, Any], name: str, default: int | None = None) -> int:

@@ -15,7 +15,7 @@ NAME = "governor_paged_cpu"
 
 
 class PagedCpuAttention:
-    """Callable for transformers' attention interface; keeps the index tensors of the present step."""
+    """Callable for transformers' attention interface; keeps the present step's index tensors."""
 
     def __init__(self) -> None:
         self._last_layer = -1

@@ -44,7 +44,7 @@ class PreemptingScheduler(Scheduler):
     def schedule_batch(self, token_budget: int, cache_budget: int) -> _Batch:
         """The next step's requests; an empty list where nothing can run."""
         self.block_new_requests = False
-        self.starved_requests = []
+        self.starved_requests: list[tuple[RequestState, int]] = []
         batch = self._prefill_batch(token_budget, cache_budget)
         if batch[0]:
             return batch

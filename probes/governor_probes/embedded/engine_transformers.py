@@ -1,15 +1,17 @@
-"""Adapter to transformers' continuous-batching manager, pinned to 5.24.0: the only place with its internals.
+"""Adapter to transformers' continuous-batching manager (pinned 5.24.0): its internals stop here.
 
-The manager gives the paged cache, the batch tensors, the forward pass and the generation thread. This
-adapter adds the scheduler, the CPU attention, the sampler and a mailbox whose commands run between
-steps on the engine's thread.
+The manager gives the paged cache, the batch tensors, the forward pass and the generation thread.
+This adapter adds the scheduler, the CPU attention, the sampler and a mailbox whose commands run
+between steps on the engine's thread.
 """
 
+import os
 import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -17,9 +19,11 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
+from transformers.generation.continuous_batching.cache import PagedAttentionMemoryHandler
 from transformers.generation.continuous_batching.requests import GenerationOutput, RequestState
 from transformers.generation.continuous_batching.scheduler import SCHEDULER_MAPPING
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.utils import logging as transformers_logging
 
 from governor_probes.embedded import engine_attention, engine_scheduler
 from governor_probes.embedded.control import ControlDesk, ControlReply, ControlRequest
@@ -46,12 +50,11 @@ class TransformersEngine:
             adds per request and the signal rows. Must not block.
     """
 
-    def __init__(
-        self, settings: WorkerSettings, publish: Callable[[Published], None]
-    ) -> None:
+    def __init__(self, settings: WorkerSettings, publish: Callable[[Published], None]) -> None:
         torch.set_num_threads(settings.threads)
         self.settings = settings
         self._publish = publish
+        transformers_logging.disable_progress_bar()
         tokenizer = AutoTokenizer.from_pretrained(settings.model)
         model = AutoModelForCausalLM.from_pretrained(settings.model, dtype=torch.float32).eval()
         self.default_sampling = model.generation_config
@@ -99,6 +102,7 @@ class TransformersEngine:
                 auto_switch_to_flash=False,
                 scheduler_type=engine_scheduler.NAME,
                 safety_margin=0.0,
+                cpu_offload_space_safety_threshold=1.0,
                 seed=s.seed,
             ),
         )
@@ -111,7 +115,8 @@ class TransformersEngine:
         return manager
 
     def _build_processor(self) -> Any:
-        processor = self._manager._create_batch_processor()
+        with _known_memory():
+            processor = self._manager._create_batch_processor()
         if list(processor.cache.cache_allocators) != ["full_attention"]:
             raise ValueError("only models with full attention in every layer are served")
         scheduler = processor.scheduler
@@ -159,9 +164,7 @@ class TransformersEngine:
         """Drops a request and frees its blocks before the next step. Unknown keys are ignored."""
         self._post(lambda: self._abort(key))
 
-    def control(
-        self, message: ControlRequest, reply: Callable[[ControlReply], None]
-    ) -> None:
+    def control(self, message: ControlRequest, reply: Callable[[ControlReply], None]) -> None:
         """Applies a control message between two steps; `reply` runs on the engine's thread."""
         if not self.alive:
             raise EngineDead("the engine has stopped")
@@ -206,7 +209,8 @@ class TransformersEngine:
         out, rows = self._step.take()
         now = time.monotonic()
         for request, _ in out:
-            if request.finish_reason is not None and self._requests.pop(request.key, None):
+            if request.finish_reason is not None and request.key in self._requests:
+                del self._requests[request.key]
                 self.control_desk.forget(request)
                 self.metrics.finished(request, now)
         if out or rows:
@@ -291,6 +295,22 @@ class TransformersEngine:
 def request_rng(settings: WorkerSettings, seed: int | None, index: int) -> random.Random:
     """A request's own generator: the same seed gives the same draws whatever else is running."""
     return random.Random(f"{settings.seed if seed is None else seed}/{index}")
+
+
+@contextmanager
+def _known_memory() -> Iterator[None]:
+    """Tells the manager the machine's memory while it lays out the pool.
+
+    It reads it by psutil, which is not a dependency, and takes 0 where that is missing. The pool's
+    size is fixed by the settings; the figure serves its plausibility check only.
+    """
+    original = PagedAttentionMemoryHandler.get_available_memory
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    PagedAttentionMemoryHandler.get_available_memory = lambda handler: physical
+    try:
+        yield
+    finally:
+        PagedAttentionMemoryHandler.get_available_memory = original
 
 
 def _ignore(outputs: list[GenerationOutput]) -> None:

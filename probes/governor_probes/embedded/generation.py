@@ -16,6 +16,7 @@ from governor_probes.landing_state import LandingState
 
 Receive = Callable[[], Awaitable[Any]]
 
+
 class Generation:
     """All choices of one request. Use `batches` once; `abort` is safe at any time."""
 
@@ -116,4 +117,3 @@ class Generation:
     def _deliver(self, index: int, batch: OutputBatch) -> None:
         self._arrived.append((index, batch))
         self._wake.set()
-

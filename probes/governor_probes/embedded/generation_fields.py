@@ -104,9 +104,7 @@ def _budget(body: Body) -> int | None:
     return None if budget is None or budget < 0 else budget
 
 
-def _max_tokens(
-    body: Body, prompt_tokens: int, context_tokens: int, default: int | None
-) -> int:
+def _max_tokens(body: Body, prompt_tokens: int, context_tokens: int, default: int | None) -> int:
     room = context_tokens - prompt_tokens
     if room < 1:
         raise bad_request(

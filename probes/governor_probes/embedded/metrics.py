@@ -1,4 +1,4 @@
-"""The worker's metrics under vLLM's names, in a registry of its own. Gauges are read at scrape time."""
+"""The worker's metrics under vLLM's names. Gauges are read at scrape time."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -89,9 +89,7 @@ class WorkerMetrics:
         metric = Histogram(name, text, _LABELS, registry=self.registry, buckets=_LATENCY_BUCKETS)
         return metric.labels("0", self._model)
 
-    def watch(
-        self, read: Callable[[], EngineGauges], num_blocks: int, block_size: int
-    ) -> None:
+    def watch(self, read: Callable[[], EngineGauges], num_blocks: int, block_size: int) -> None:
         """Adds the gauges that are read at scrape time."""
         self.registry.register(_GaugeCollector(read, self._model, num_blocks, block_size))
 

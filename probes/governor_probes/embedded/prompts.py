@@ -87,9 +87,7 @@ class PromptWriter:
         start, end = self._settings.think_start, self._settings.think_end
         return text.rfind(start) > text.rfind(end)
 
-    def _continued(
-        self, messages: list[dict[str, Any]], body: Body, kwargs: dict[str, Any]
-    ) -> str:
+    def _continued(self, messages: list[dict[str, Any]], body: Body, kwargs: dict[str, Any]) -> str:
         """Prompt text that ends in the middle of the last assistant message."""
         last = messages[-1]
         if last["role"] != "assistant":

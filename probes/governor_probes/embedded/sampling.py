@@ -14,8 +14,8 @@ def choose_tokens(
 ) -> Tensor:
     """Returns one token id per row, (rows,) int64.
 
-    Greedy rows are the argmax. Sampled rows take one uniform draw of the request's own generator and
-    invert the filtered cumulative distribution, so a seed gives the same tokens in any batch. A
+    Greedy rows are the argmax. Sampled rows take one uniform draw of the request's own generator
+    and invert the filtered cumulative distribution, so a seed gives the same draws in any batch. A
     non-finite row yields the argmax over its finite entries; its flag travels with the signals.
     """
     shaped = _shape(logits, requests, eos_ids)
@@ -37,7 +37,7 @@ def choose_tokens(
 
 
 def _shape(logits: Tensor, requests: Sequence[EngineRequest], eos_ids: Sequence[int]) -> Tensor:
-    """Applies penalties and the ban of end tokens before `min_tokens`; most batches need neither."""
+    """Applies penalties, and bans end tokens before `min_tokens`. Most batches need neither."""
     shaped = logits
     for row, request in enumerate(requests):
         sampling = request.sampling

@@ -1,4 +1,4 @@
-"""The worker's HTTP application: OpenAI routes that look like vLLM's, and Governor's contract (a)."""
+"""The worker's HTTP application: OpenAI routes as vLLM has them, and Governor's contract (a)."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""What the embedded worker is started with. Values only; `__main__` reads them from the command line."""
+"""What the embedded worker is started with. `__main__` reads it from the command line."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ class WorkerSettings:
         think_start, think_end: think tags as text; used where the tokenizer has them.
         seed: seed of requests that bring none.
         threads: torch threads.
+        drain_s: seconds that open streams get after SIGTERM.
     """
 
     model: Path = SHIPPED_MODEL
@@ -41,6 +42,7 @@ class WorkerSettings:
     think_end: str = "</think>"
     seed: int = 0
     threads: int = 1
+    drain_s: int = 5
 
     def __post_init__(self) -> None:
         for name in (

@@ -53,6 +53,13 @@ class SignalFeed:
         self._epoch = worker_epoch
         self._limit = limit_rows
         self._subscribers: set[Subscriber] = set()
+        self._closed = False
+
+    def close(self) -> None:
+        """Ends every subscriber's stream: the worker shuts down."""
+        self._closed = True
+        for subscriber in self._subscribers:
+            subscriber.wake.set()
 
     def publish(self, rows: list[SignalRow]) -> None:
         """Hands rows to every subscriber; never waits for one."""
@@ -60,12 +67,12 @@ class SignalFeed:
             subscriber.push(rows)
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """The endless stream of one subscriber: an empty first line, then batches and keep-alives."""
+        """One subscriber's stream: an empty first line, then batches and keep-alives."""
         subscriber = Subscriber(self._epoch, self._limit)
         self._subscribers.add(subscriber)
         try:
             yield subscriber.batch()
-            while True:
+            while not self._closed:
                 try:
                     await asyncio.wait_for(subscriber.wake.wait(), KEEP_ALIVE_S)
                     # Rows of one engine step arrive together; a short wait joins a few steps.

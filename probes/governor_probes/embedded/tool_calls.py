@@ -134,8 +134,8 @@ class HermesParser:
 
 
 class ForcedCall:
-    """Writes a call around what the model answers: the wrapper is the server's, the argument is the
-    model's own text. It makes a real tool-call stream with a model that was never trained on tools."""
+    """Writes a call around what the model answers: the wrapper is the server's, the argument the
+    model's own text. It makes a tool-call stream with a model that was never trained on tools."""
 
     def __init__(self, name: str) -> None:
         self._head = f'{OPEN}{{"name": {json.dumps(name)}, "arguments": {{"expression": "'

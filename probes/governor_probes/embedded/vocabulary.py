@@ -1,4 +1,4 @@
-"""Token ids to bytes and text, for any Hugging Face tokenizer. It does not render chat templates."""
+"""Token ids to bytes and text, for any Hugging Face tokenizer. No chat templates here."""
 
 import codecs
 import json
