@@ -7,7 +7,6 @@ import json
 from typing import Any
 
 from governor.core.chunks import Chunk, ChunkChoice, strip_fields
-from governor.core.errors import IllegalEvent, UpstreamFailed
 from governor.core.exchange import StreamPlan, StreamReport
 from governor.core.loops import LoopDetector, LoopSettings, LoopVerdict
 from governor.core.meter import TokenMeter
@@ -71,7 +70,9 @@ class Observer:
         try:
             chunk = self._plan.decode(data)
             return chunk, self._take(chunk, now_us)
-        except (UpstreamFailed, IllegalEvent, ValueError, KeyError, TypeError, AttributeError):
+        except Exception:
+            # Whatever goes wrong in observing, a malformed chunk or a fault of ours, must not
+            # break the client's stream (DESIGN §12): it passes unchanged and is counted.
             self.faults += 1
             return None, ()
 
@@ -83,10 +84,9 @@ class Observer:
         actions: tuple[Action, ...] = ()
         usage = chunk.usage
         if usage is not None:
-            details = usage.prompt_tokens_details or {}
             self._usage = (
                 usage.prompt_tokens or 0,
-                details.get("cached_tokens"),
+                usage.cached_tokens,
                 usage.completion_tokens or 0,
                 usage.reasoning_tokens,
             )

@@ -4,9 +4,12 @@ It composes the HTTP framing, SSE, the chunk decoder, token counting, loop detec
 ThinkingSession. The relay performs the actions on transports; tests drive the same machine.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 from governor.core.aggregate import Aggregator
 from governor.core.chunks import Chunk, ChunkChoice
-from governor.core.errors import UpstreamFailed
+from governor.core.errors import UpstreamProtocolError, UpstreamReadFailed
 from governor.core.exchange import (
     AbortUpstream,
     Acked,
@@ -131,22 +134,30 @@ class StreamMachine:
 
     def _bytes(self, data: bytes) -> tuple[StreamAction, ...]:
         try:
-            items = self._framing.feed(data)
-        except UpstreamFailed as fault:
-            return self._fault(str(fault), Cause.UPSTREAM_ERROR)
-        return self._items(items)
+            return self._items(self._framing.feed(data))
+        except UpstreamProtocolError as fault:
+            return self._broken(fault)
 
     def _closed(self) -> tuple[StreamAction, ...]:
         try:
-            items = self._framing.finish()
-        except UpstreamFailed as fault:
+            actions = self._items(self._framing.finish())
+        except UpstreamProtocolError as fault:
+            return self._broken(fault)
+        except UpstreamReadFailed as fault:
             return self._fault(str(fault), Cause.UPSTREAM_ERROR)
-        actions = self._items(items)
         if self._over:
             return actions
         return (*actions, *self._fault("connection closed", Cause.UPSTREAM_ERROR))
 
-    def _items(self, items: list[Head | Body | End]) -> tuple[StreamAction, ...]:
+    def _broken(self, fault: UpstreamProtocolError) -> tuple[StreamAction, ...]:
+        """Relay what was decoded before the fault, then end with a typed error."""
+        decoded = [item for item in fault.decoded if isinstance(item, Head | Body | End)]
+        actions = self._items(decoded)
+        if self._over:
+            return actions
+        return (*actions, *self._fault(str(fault), Cause.UPSTREAM_ERROR))
+
+    def _items(self, items: Sequence[Head | Body | End]) -> tuple[StreamAction, ...]:
         actions: list[StreamAction] = []
         out: list[bytes] = []
         for item in items:
@@ -194,7 +205,7 @@ class StreamMachine:
             return
         try:
             events = self._sse.feed(data)
-        except UpstreamFailed as fault:
+        except UpstreamProtocolError as fault:
             self._flush(out, actions)
             actions.extend(self._fault(str(fault), Cause.UPSTREAM_ERROR))
             return
@@ -234,7 +245,7 @@ class StreamMachine:
 
     def _end(self, actions: list[StreamAction]) -> None:
         assert self._head is not None
-        reusable = self._head.keep_alive
+        reusable = self._framing.reusable
         if not self._is_stream:
             self._end_plain(self._head, actions)
             return
@@ -255,7 +266,7 @@ class StreamMachine:
         if head.status in RETRY_STATUSES and not self._head_sent:
             self._over = True
             self._detail = f"worker answered {head.status}"
-            actions.append(ReleaseUpstream(head.keep_alive))
+            actions.append(ReleaseUpstream(self._framing.reusable))
             actions.append(Retry(self._detail, head.status))
             return
         body = b"".join(self._plain_body)
@@ -263,7 +274,7 @@ class StreamMachine:
             self.observer.plain(body)
         cause = Cause.COMPLETED if head.status < 400 else Cause.UPSTREAM_ERROR
         self._detail = "" if head.status < 400 else f"worker answered {head.status}"
-        actions.append(ReleaseUpstream(head.keep_alive))
+        actions.append(ReleaseUpstream(self._framing.reusable))
         tail = self._finish(cause)
         self._send_head(actions, head.status, self._kept_headers(head), len(body))
         actions.extend((Send(body), EndResponse(), *tail))
@@ -336,14 +347,14 @@ class StreamMachine:
         return self._session_actions(self.session.receive(LandingDue(reason), self._now_us))
 
     def _control_land(self, reason: WrapUpReason) -> tuple[StreamAction, ...]:
-        arg = {
+        arg: dict[str, Any] = {
             "grace_tokens": self._plan.grace_tokens,
             "reason": reason.value,
             "text": self._plan.wrap_up_text,
         }
         return self._control("land", arg)
 
-    def _control(self, op: str, arg: dict[str, object] | None) -> tuple[StreamAction, ...]:
+    def _control(self, op: str, arg: dict[str, Any] | None) -> tuple[StreamAction, ...]:
         if self._plan.control_path is LandingPath.NONE:
             self.session.receive(LandingFailed("no landing path"), self._now_us)
             return ()
