@@ -68,7 +68,7 @@ class FairQueue:
     is what bounds it.
     """
 
-    __slots__ = ("_bands", "_counters", "_entries", "_last_left", "_tenants")
+    __slots__ = ("_bands", "_counters", "_entries", "_last_left", "_tenants", "area")
 
     def __init__(self) -> None:
         self._bands: dict[Priority, _Band] = {band: _Band() for band in Priority}
@@ -76,6 +76,8 @@ class FairQueue:
         self._tenants: dict[str, int] = {}
         self._counters: dict[str, float] = {}
         self._last_left = 0.0
+        # Predicted area of all that waits (token²).
+        self.area = 0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -88,11 +90,6 @@ class FairQueue:
         """The tenant's virtual counter."""
         return self._counters.get(tenant, 0.0)
 
-    @property
-    def area(self) -> int:
-        """Predicted area of all that waits."""
-        return sum(waiting.area for waiting in self._entries.values())
-
     def add(self, waiting: Waiting) -> None:
         """Take in a request. Raises ValueError for an id that waits already."""
         if waiting.request_id in self._entries:
@@ -101,6 +98,7 @@ class FairQueue:
             self._lift(waiting.tenant)
         self._tenants[waiting.tenant] = self._tenants.get(waiting.tenant, 0) + 1
         self._entries[waiting.request_id] = waiting
+        self.area += waiting.area
         band = self._bands[waiting.band]
         if waiting.latest_start_us is not None:
             insort(band.urgent, waiting, key=_laxity)
@@ -112,6 +110,7 @@ class FairQueue:
         waiting = self._entries.pop(request_id, None)
         if waiting is None:
             return None
+        self.area -= waiting.area
         band = self._bands[waiting.band]
         if waiting.latest_start_us is not None:
             band.urgent.remove(waiting)
@@ -151,10 +150,10 @@ class FairQueue:
                 if waiting.request_id in self._entries:
                     passed[tenant] = index + 1
 
-    def position(self, request_id: str) -> int:
-        """Place in the order as it stands, from 1."""
+    def position(self, request_id: str, most: int = 256) -> int:
+        """Place in the order as it stands, from 1; `most` + 1 for any place beyond `most`."""
         for place, waiting in enumerate(self.order(()), start=1):
-            if waiting.request_id == request_id:
+            if waiting.request_id == request_id or place > most:
                 return place
         raise KeyError(request_id)
 

@@ -24,6 +24,7 @@ class RefusalReason(StrEnum):
     STALE_FENCE = "stale_fence"
     EXPIRED = "expired"
     ALREADY_SETTLED = "already_settled"
+    STILL_LIVE = "still_live"
     LEDGER_FULL = "ledger_full"
 
 
