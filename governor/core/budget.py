@@ -140,11 +140,8 @@ def grant(
         own = _policys_line(ask, policy, forecast, price, unlanded)
         if own.tokens is not None and floor is not None and own.tokens < floor:
             own = _Line(floor, GrantReason.SAFE_CUT_FLOOR)
-        line = client if _is_lower(client, own, at_a_tie=True) else own
-        fit = _Line(
-            _thinking_within(room.tokens, reserve, wrap_up_tokens, strictness, landing), room.reason
-        )
-        line = fit if _is_lower(fit, line) else line
+        within = _thinking_within(room.tokens, reserve, wrap_up_tokens, strictness, landing)
+        line = _lowest(own, client, _Line(within, room.reason))
         if line.tokens and strictness is not Strictness.HINT and line.tokens <= wrap_up_tokens:
             line = _Line(0, GrantReason.THINKING_OFF)
     off = line.tokens == 0
@@ -177,6 +174,12 @@ def _is_lower(line: _Line, than: _Line, *, at_a_tie: bool = False) -> bool:
     if than.tokens is None or line.tokens < than.tokens:
         return True
     return at_a_tie and line.tokens == than.tokens
+
+
+def _lowest(own: _Line, client: _Line, fit: _Line) -> _Line:
+    """Policy's line, the client's and the room's; of equal ones the client's is named."""
+    line = client if _is_lower(client, own, at_a_tie=True) else own
+    return fit if _is_lower(fit, line) else line
 
 
 def _clients_line(ask: ThinkingAsk, policy: TenantPolicy) -> _Line:
