@@ -1,6 +1,7 @@
 """Shapes one chat choice: reasoning, content and tool calls, as stream deltas or as a message."""
 
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 from governor_probes.embedded.output_shape import TokenTally, chat_logprobs
@@ -42,13 +43,15 @@ class ChatChoice:
         delta = {"role": "assistant", "content": ""}
         return {"index": self._index, "delta": delta, "logprobs": None, "finish_reason": None}
 
-    def choices(self, batch: OutputBatch) -> list[dict[str, Any]]:
-        """Stream choices for one batch; the last one of the request carries `finish_reason`."""
+    def choices(self, batch: OutputBatch) -> Iterator[dict[str, Any]]:
+        """Stream choices for one batch; the last one of the request carries `finish_reason`.
+
+        `tally` counts up to and including the choice yielded last.
+        """
         self.tally.cached = batch.cached_tokens
         runs = _runs(batch.items)
         if batch.finish_reason is not None and not runs:
             runs = [(None, [])]
-        result = []
         for number, (channel, items) in enumerate(runs):
             ends = batch.finish_reason is not None and number == len(runs) - 1
             self.tally.add(items)
@@ -63,8 +66,7 @@ class ChatChoice:
                 choice["stop_reason"] = batch.stop_reason
             if self._token_ids:
                 choice["token_ids"] = [i.token_id for i in items if i.token_id is not None]
-            result.append(choice)
-        return result
+            yield choice
 
     def _finish_reason(self, reason: str | None) -> str | None:
         called = self._parser is not None and self._parser.called

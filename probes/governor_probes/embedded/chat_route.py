@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
 from starlette.requests import Request
@@ -56,10 +56,7 @@ class ChatReply:
 
     def chunks(self, index: int, batch: OutputBatch) -> list[dict[str, Any]]:
         """The chunks of one batch."""
-        writer, result = self._choices[index], []
-        for choice in writer.choices(batch):
-            result.append(self._chunk(choice, index))
-        return result
+        return [self._chunk(choice, index) for choice in self._choices[index].choices(batch)]
 
     def usage_chunk(self) -> dict[str, Any]:
         """The chunk behind the last choice."""
@@ -74,7 +71,7 @@ class ChatReply:
             "prompt_token_ids": self._prompt if self._fields.return_token_ids else None,
         }
 
-    def message_choices(self, index: int, batch: OutputBatch) -> list[dict[str, Any]]:
+    def message_choices(self, index: int, batch: OutputBatch) -> Iterator[dict[str, Any]]:
         """The stream choices of a batch, for gathering into a message."""
         return self._choices[index].choices(batch)
 
@@ -107,8 +104,6 @@ async def chat_completions(request: Request) -> Response:
         top_logprobs=_top_logprobs(body),
         defaults=worker.sampling_defaults,
     )
-    if fields.budget_tokens is not None and worker.engine.tags is None:
-        raise bad_request("the model does not think", "thinking_token_budget")
     reply = ChatReply(worker, body, fields, prompt)
     generation = worker.open(prompt, fields, reply.rid, attempt_of(request))
     if fields.stream:
@@ -123,7 +118,7 @@ async def chat_completions(request: Request) -> Response:
 
 async def _stream(
     worker: Worker, generation: Generation, reply: ChatReply, fields: GenerationFields
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes]:
     try:
         yield b"".join(event(chunk) for chunk in reply.first_chunks())
         async for arrived in generation.batches():

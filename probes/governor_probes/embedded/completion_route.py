@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from starlette.requests import Request
@@ -126,7 +126,7 @@ async def completions(request: Request) -> Response:
 
 async def _stream(
     worker: Worker, generation: Generation, reply: CompletionReply, fields: GenerationFields
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes]:
     try:
         async for arrived in generation.batches():
             lines: list[bytes] = []

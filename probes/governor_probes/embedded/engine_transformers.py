@@ -5,10 +5,12 @@ This adapter adds the scheduler, the CPU attention, the sampler and a mailbox wh
 between steps on the engine's thread.
 """
 
+import logging
 import os
 import random
 import threading
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -55,6 +57,8 @@ class TransformersEngine:
         self.settings = settings
         self._publish = publish
         transformers_logging.disable_progress_bar()
+        # It warns of settings that do not apply to a pool of fixed size on CPU.
+        logging.getLogger("ContinuousBatchingLogger").setLevel(logging.ERROR)
         tokenizer = AutoTokenizer.from_pretrained(settings.model)
         model = AutoModelForCausalLM.from_pretrained(settings.model, dtype=torch.float32).eval()
         self.default_sampling = model.generation_config
@@ -86,9 +90,9 @@ class TransformersEngine:
     def _build_manager(self, model: Any) -> Any:
         s = self.settings
         SCHEDULER_MAPPING[engine_scheduler.NAME] = engine_scheduler.PreemptingScheduler
-        ALL_ATTENTION_FUNCTIONS.register(
-            engine_attention.NAME, engine_attention.PagedCpuAttention()
-        )
+        # The registry is global and the attention keeps a step's state: one name per engine.
+        attention = f"{engine_attention.NAME}_{uuid.uuid4().hex}"
+        ALL_ATTENTION_FUNCTIONS.register(attention, engine_attention.PagedCpuAttention())
         manager = model.init_continuous_batching(
             generation_config=GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0),
             continuous_batching_config=ContinuousBatchingConfig(
@@ -111,7 +115,7 @@ class TransformersEngine:
         manager.continuous_batching_config.max_blocks_per_request = (
             s.context_tokens + s.block_size - 1
         ) // s.block_size + 1
-        model.config._attn_implementation = engine_attention.NAME
+        model.config._attn_implementation = attention
         return manager
 
     def _build_processor(self) -> Any:

@@ -86,6 +86,11 @@ class Generation:
                 self._engine.abort(request.key)
             self._wake.set()
 
+    @property
+    def gone(self) -> bool:
+        """True when the choices were aborted before they had all ended."""
+        return self._gone
+
     def engine_died(self) -> None:
         """Called when the engine's thread is found dead; `batches` then raises."""
         self._dead = True

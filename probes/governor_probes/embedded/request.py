@@ -112,6 +112,7 @@ class EngineRequest:
     unresolved: list[OutputItem] = field(default_factory=list)
     unsent: list[OutputItem] = field(default_factory=list)
     unsent_tokens: int = 0
+    text_channel: Channel = Channel.ANSWER
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     thinking_tokens: int = 0

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import msgspec
@@ -66,7 +66,7 @@ class SignalFeed:
         for subscriber in self._subscribers:
             subscriber.push(rows)
 
-    async def lines(self) -> AsyncIterator[bytes]:
+    async def lines(self) -> AsyncGenerator[bytes]:
         """One subscriber's stream: an empty first line, then batches and keep-alives."""
         subscriber = Subscriber(self._epoch, self._limit)
         self._subscribers.add(subscriber)

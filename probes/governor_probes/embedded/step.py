@@ -116,6 +116,7 @@ class TokenStep:
             self._release_held(request)
             request.unsent.append(item._replace(channel=channel))
             return
+        request.text_channel = channel
         text = request.stop.feed(item.text) if request.stop.matched is None else ""
         request.unsent.append(item._replace(channel=channel, text=text))
         if request.stop.matched is not None and request.finish_reason is None:
@@ -125,9 +126,7 @@ class TokenStep:
     def _release_held(self, request: EngineRequest) -> None:
         held = request.stop.flush()
         if held:
-            inside = request.unsent[-1].channel if request.unsent else Channel.REASONING
-            channel = Channel.REASONING if inside is Channel.TAG else inside
-            request.unsent.append(OutputItem(None, channel, held, None))
+            request.unsent.append(OutputItem(None, request.text_channel, held, None))
 
     def _check_end(self, request: EngineRequest, token: int, was_forced: bool) -> None:
         sampling = request.sampling
@@ -148,9 +147,7 @@ class TokenStep:
         rest = "" if request.stop.matched is not None else request.decoder.finish()
         rest = request.stop.flush() + rest
         if rest:
-            inside = request.landing.inside
-            channel = Channel.REASONING if inside else Channel.ANSWER
-            request.unsent.append(OutputItem(None, channel, rest, None))
+            request.unsent.append(OutputItem(None, request.text_channel, rest, None))
 
     def _send(self, request: EngineRequest, error: str | None = None) -> None:
         batch = OutputBatch(

@@ -1,7 +1,8 @@
 """An ASGI response that streams bytes and notices at once when the client goes away."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -15,7 +16,7 @@ class StreamResponse(Response):
     """
 
     def __init__(
-        self, body: AsyncIterator[bytes], media_type: str, on_gone: Callable[[], None]
+        self, body: AsyncGenerator[bytes], media_type: str, on_gone: Callable[[], None]
     ) -> None:
         super().__init__(media_type=media_type)
         del self.headers["content-length"]
@@ -45,6 +46,7 @@ class StreamResponse(Response):
         await send(
             {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         )
-        async for chunk in self._stream:
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        async with aclosing(self._stream) as chunks:
+            async for chunk in chunks:
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})

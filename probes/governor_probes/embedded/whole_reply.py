@@ -16,7 +16,7 @@ async def collect(
     """Yields (choice, batch) until all choices have ended; aborts them if the client leaves.
 
     Raises:
-        ApiError: 500 when the engine fails; 499-like early end is a plain stop of the iteration.
+        ApiError: 500 when the engine fails; 499 when the client has left, which nobody reads.
     """
     watcher = asyncio.ensure_future(generation.watch(receive))
     try:
@@ -25,6 +25,8 @@ async def collect(
                 if batch.error is not None:
                     raise ApiError(500, batch.error)
                 yield index, batch
+        if generation.gone:
+            raise ApiError(499, "the client has gone")
     except EngineDead as error:
         raise ApiError(500, str(error)) from error
     finally:

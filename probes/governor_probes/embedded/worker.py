@@ -57,8 +57,10 @@ class Worker:
         """Starts a generation. Close it with `close` whatever happens.
 
         Raises:
-            ApiError: 503 when the engine is gone.
+            ApiError: 400 for a budget on a model that does not think, 503 when the engine is gone.
         """
+        if fields.budget_tokens is not None and self.engine.tags is None:
+            raise bad_request("the model does not think", "thinking_token_budget")
         generation = Generation(self.engine, self.prompts, prompt_ids, fields, rid, attempt)
         try:
             generation.start()
