@@ -168,31 +168,11 @@ def test_what_is_malformed_is_a_typed_error(decode: Decode, data: bytes) -> None
 
 
 values = st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.text(max_size=8)
-members = st.sampled_from(
-    [
-        "id",
-        "object",
-        "created",
-        "model",
-        "choices",
-        "usage",
-        "error",
-        "index",
-        "delta",
-        "text",
-        "finish_reason",
-        "stop_reason",
-        "token_ids",
-        "role",
-        "content",
-        "reasoning",
-        "tool_calls",
-        "prompt_tokens",
-        "completion_tokens",
-        "code",
-        "other",
-    ]
-)
+MEMBERS = """
+id object created model choices usage error index delta text finish_reason stop_reason token_ids
+role content reasoning tool_calls prompt_tokens completion_tokens code other
+"""
+members = st.sampled_from(MEMBERS.split())
 payloads = st.recursive(
     values,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(members, inner, max_size=5),
