@@ -29,9 +29,11 @@ _TRIM_TOKENS = 4096
 _CREDIT_PER_TOKEN = 64
 _CREDIT_LIMIT = 1 << 16
 _NEVER = 1 << 62
-# A unit of text: a word, blanks, or one character of anything else. Bounded, so that a stream
-# without spaces cannot grow one unit for ever.
-_UNIT = re.compile(r"[A-Za-z\u00c0-\u024f]{1,32}|[^\S\n]{1,32}|.", re.DOTALL)
+# A unit of text: a word, blanks, or one character of anything else, words of over 16 letters
+# included: cut elsewhere than at their ends, they would repeat with a multiple of the period.
+_UNIT = re.compile(
+    r"[A-Za-z\u00c0-\u024f]{1,16}(?![A-Za-z\u00c0-\u024f])|[^\S\n]{1,16}(?![^\S\n])|.", re.DOTALL
+)
 _MAY_GO_ON = re.compile(r"[A-Za-z\u00c0-\u024f]|[^\S\n]")
 
 
