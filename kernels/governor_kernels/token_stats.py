@@ -68,9 +68,12 @@ def _stats(rows: Tensor, control_ids: Tensor) -> TokenStats:
     surprise = torch.where(p > 0, logp, 0.0)
     # Variance around the mean surprise, not E[x^2] - H^2, which cancels for near-certain rows.
     varentropy = (p * (surprise + entropy.unsqueeze(-1)).square()).sum(-1)
-    top, top_id = torch.topk(logp, 2, dim=-1)
-    control = logp.index_select(1, control_ids)
-    rank = (logp.unsqueeze(1) > control.unsqueeze(-1)).sum(-1)
+    # Orders are taken from the logits: subtracting lse rounds close logits together.
+    top, top_id = torch.topk(rows, 2, dim=-1)
+    top = top - lse.unsqueeze(-1)
+    chosen = rows.index_select(1, control_ids)
+    rank = (rows.unsqueeze(1) > chosen.unsqueeze(-1)).sum(-1)
+    control = chosen - lse.unsqueeze(-1)
     nan = float("nan")
     flag = bad.unsqueeze(-1)
     top, top_id = top.masked_fill(flag, nan), top_id.masked_fill(flag, -1)

@@ -72,6 +72,8 @@ def test_enable_thinking_false_closes_the_block_in_the_prompt(live: Any) -> None
 def test_a_budget_holds_for_completions_and_for_text_that_opens_thinking(live: Any) -> None:
     prompt = "<|im_start|>user\nsum h8s2<|im_end|>\n<|im_start|>assistant\n<think>\n"
     body = {"prompt": prompt, "max_tokens": 40, "thinking_token_budget": 3}
-    assert live.post("/v1/completions", body).json()["choices"][0]["text"].startswith(
-        "h8=\n</think>\n\n"
+    assert (
+        live.post("/v1/completions", body)
+        .json()["choices"][0]["text"]
+        .startswith("h8=\n</think>\n\n")
     )

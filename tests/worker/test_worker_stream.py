@@ -78,7 +78,7 @@ def test_max_tokens_ends_with_length(live: Any) -> None:
 
 def test_n_choices_are_separate_and_summed(live: Any) -> None:
     stream = live.stream("sum h8s2k9", n=3, temperature=1.0, seed=5)
-    per_choice = {i: 0 for i in range(3)}
+    per_choice = dict.fromkeys(range(3), 0)
     for choice in stream.choices:
         per_choice[choice["index"]] += len(choice.get("token_ids") or ())
     assert min(per_choice.values()) > 0

@@ -73,11 +73,9 @@ class TokenStep:
 
     def take(self) -> tuple[list[tuple[EngineRequest, OutputBatch]], list[SignalRow]]:
         """Hands over what has gathered since the last call."""
+        # Both lists go to another thread: they are handed over whole even when empty.
         out, rows = self._out, self._rows
-        if out:
-            self._out = []
-        if rows:
-            self._rows = []
+        self._out, self._rows = [], []
         return out, rows
 
     def _accept(

@@ -66,7 +66,7 @@ class HermesParser:
         if not rest:
             return []
         if not self._inside:
-            return [ContentPiece(rest)]
+            return [ContentPiece(rest)] if rest.strip() or not self.called else []
         if self._started:
             return []
         return [ContentPiece(OPEN + rest)]
@@ -74,17 +74,18 @@ class HermesParser:
     def _outside_step(self, events: list[ToolEvent]) -> bool:
         at = self._buffer.find(OPEN)
         if at >= 0:
-            # Blank space around calls is layout, not content.
-            if self._buffer[:at].strip():
-                events.append(ContentPiece(self._buffer[:at]))
+            # Blank space before a call is layout, not content.
+            before = self._buffer[:at].rstrip()
+            if before:
+                events.append(ContentPiece(before))
             self._buffer = self._buffer[at + len(OPEN) :]
             self._inside, self._started, self._sent = True, False, 0
             return True
-        keep = _overlap(self._buffer, OPEN)
-        ready = self._buffer[: len(self._buffer) - keep]
-        if ready and not (self.called and not ready.strip()):
+        safe = len(self._buffer) - _overlap(self._buffer, OPEN)
+        ready = self._buffer[:safe].rstrip()
+        if ready:
             events.append(ContentPiece(ready))
-        self._buffer = self._buffer[len(self._buffer) - keep :]
+        self._buffer = self._buffer[len(ready) :]
         return False
 
     def _inside_step(self, events: list[ToolEvent]) -> bool:
