@@ -1,11 +1,14 @@
 """Ports: what the services need from the outside world, as Protocols. No logic."""
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from governor.core.estimator import Observation
 from governor.core.forecast import Forecast
 from governor.core.headroom import Profile, SumsView
 from governor.core.lease import Expired, Lease, LeaseRequest, Refused, Settled, Settlement
+from governor.core.record import DecisionRecord
+from governor.core.signals import Control, ControlAck
+from governor.core.worker_facts import WorkerInfo, WorkerScrape
 
 
 class Clock(Protocol):
@@ -83,4 +86,36 @@ class Predictor(Protocol):
 
     def learn(self, observation: Observation) -> None:
         """Take in how a request ended. Called once for each settled request."""
+        ...
+
+
+class WorkerPort(Protocol):
+    """One worker's control plane. Each call raises the `UpstreamFailed` tree, and nothing else."""
+
+    async def join(self) -> WorkerInfo:
+        """What the worker can do, and under which epoch."""
+        ...
+
+    async def scrape(self) -> WorkerScrape:
+        """Its metrics as they are at this moment."""
+        ...
+
+    async def control(self, control: Control) -> ControlAck:
+        """Tell it to land, change the budget of, or cut a running request."""
+        ...
+
+
+class Recorder(Protocol):
+    """Keeps decisions and what became of them, bounded. Called synchronously; must not raise."""
+
+    def decided(self, record: DecisionRecord) -> None:
+        """A decision was made; a later one of the same id (another attempt) replaces it."""
+        ...
+
+    def ended(self, decision_id: str, outcome: dict[str, Any]) -> None:
+        """The request ended like this."""
+        ...
+
+    def find(self, decision_id: str) -> dict[str, Any] | None:
+        """Record and outcome in plain form; None when neither is kept."""
         ...

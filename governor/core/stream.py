@@ -95,6 +95,11 @@ class StreamMachine:
         return self._over
 
     @property
+    def report(self) -> StreamReport | None:
+        """The account of the attempt, once it is over."""
+        return self._report
+
+    @property
     def nothing_sent(self) -> bool:
         """Whether the client has not been sent anything of this attempt."""
         return not self._head_sent

@@ -101,6 +101,11 @@ class Relay:
         if not self._over:
             self._guarded(event)
 
+    def abandon(self, detail: str) -> None:
+        """End the exchange with a typed error, whatever the worker does."""
+        if not self._over:
+            self._perform(self.machine.abandon(detail, self._now_us()))
+
     # -- upstream ---------------------------------------------------------------------------------
 
     def _connected(self, connection: UpstreamConnection, reused: bool) -> None:
