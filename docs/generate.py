@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS.parent))
 
+from governor.adapters.policies_schema import reference  # noqa: E402
 from governor.core import scheduler, session  # noqa: E402
 
 # Rows are states, columns events; None ends the machine's life.
@@ -61,6 +62,7 @@ PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "session table": lambda: transition_table(session.TRANSITIONS),
         "request diagram": lambda: state_diagram(scheduler.TRANSITIONS),
     },
+    "../policies/README.md": {"policy keys": reference},
 }
 
 
