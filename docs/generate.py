@@ -1,4 +1,4 @@
-"""Rewrites the generated parts of docs/: `python docs/generate.py`; `--check` only compares.
+"""Rewrites the generated parts of documents: `python docs/generate.py`; `--check` only compares.
 
 A generated part stands between `<!-- generated: NAME -->` and `<!-- end -->`. Each is made from
 the code that it describes, so that it cannot disagree with it; a test keeps the files current.
@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-DOCS = Path(__file__).parent
-sys.path.insert(0, str(DOCS.parent))
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
 
-from governor.adapters.policies_schema import reference  # noqa: E402
+from governor.adapters import policies_schema  # noqa: E402
 from governor.core import scheduler, session  # noqa: E402
 
 # Rows are states, columns events; None ends the machine's life.
@@ -57,12 +57,12 @@ def transition_table(transitions: Transitions) -> str:
 
 
 PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
-    "architecture.md": {
+    "docs/architecture.md": {
         "session diagram": lambda: state_diagram(session.TRANSITIONS),
         "session table": lambda: transition_table(session.TRANSITIONS),
         "request diagram": lambda: state_diagram(scheduler.TRANSITIONS),
     },
-    "../policies/README.md": {"policy keys": reference},
+    "policies/README.md": {"policy keys": policies_schema.reference},
 }
 
 
@@ -85,7 +85,7 @@ def main() -> int:
     check = parser.parse_args().check
     stale = []
     for name, parts in PARTS.items():
-        file = DOCS / name
+        file = ROOT / name
         text = file.read_text(encoding="utf-8")
         current = rendered(text, parts)
         if current != text:

@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import pytest
 
+from governor.adapters import metric_names
 from governor.core import dispatch
 from governor.core.budget import BudgetGrant
 from governor.core.draw import draw_for
@@ -58,6 +59,13 @@ def _messages(_: Any) -> Any:
     }
 
 
+def _metrics(_: Any) -> Any:
+    return {
+        metric.name: {"kind": metric.kind.value, "labels": list(metric.labels)}
+        for metric in metric_names.ALL
+    }
+
+
 # Reads a golden value with the code of today and writes it again.
 AGAIN: dict[str, Callable[[Any], Any]] = {
     "signals.json": lambda golden: encode_batch(decode_batch(golden)),
@@ -70,6 +78,7 @@ AGAIN: dict[str, Callable[[Any], Any]] = {
     "grant.json": _values(BudgetGrant),
     "policy.json": _values(TenantPolicy),
     "scheduler_messages.json": _messages,
+    "metric_names.json": _metrics,
 }
 
 
