@@ -180,6 +180,12 @@ def _serve(**settings: Any) -> Iterator[LiveWorker]:
 
 
 @pytest.fixture(scope="session")
+def serve() -> type[LiveWorker]:
+    """Starts a worker with settings of the test's own; the caller closes it."""
+    return LiveWorker
+
+
+@pytest.fixture(scope="session")
 def live() -> Iterator[LiveWorker]:
     """A worker with one token per chunk and a large pool."""
     yield from _serve(num_blocks=1024)
