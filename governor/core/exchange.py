@@ -21,7 +21,8 @@ class StreamPlan:
     `strip` names members that the gateway asked for and the client did not; they never reach the
     client. `client_streams=False` aggregates the upstream stream into one JSON body. `governed` is
     false for streams that are relayed and counted but never landed (mode off, n > 1, unknown
-    family). `describe` is the static part of the `governor` block.
+    family). `relay_only` passes any response on as it comes, unread (paths that are not ours).
+    `describe` is the static part of the `governor` block.
     """
 
     rid: str
@@ -42,6 +43,8 @@ class StreamPlan:
     loops: LoopPolicy = field(default_factory=LoopPolicy)
     describe: tuple[tuple[str, Any], ...] = ()
     decode: Callable[[bytes], Chunk] = decode_chunk
+    relay_only: bool = False
+    head_request: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +143,11 @@ class AbortUpstream:
 
 
 @dataclass(frozen=True, slots=True)
+class AbortClient:
+    """Close the client's connection in mid-body: the only way to say that a body is not whole."""
+
+
+@dataclass(frozen=True, slots=True)
 class SendControl:
     """Send a control message (contract a) to the worker."""
 
@@ -217,6 +225,7 @@ StreamAction: TypeAlias = (
     | EndResponse
     | ReleaseUpstream
     | AbortUpstream
+    | AbortClient
     | SendControl
     | Retry
     | RenewLease

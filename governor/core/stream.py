@@ -11,6 +11,7 @@ from governor.core.aggregate import Aggregator
 from governor.core.chunks import Chunk, ChunkChoice
 from governor.core.errors import UpstreamProtocolError, UpstreamReadFailed
 from governor.core.exchange import (
+    AbortClient,
     AbortUpstream,
     Acked,
     ClientClosed,
@@ -68,7 +69,7 @@ class StreamMachine:
 
     def __init__(self, plan: StreamPlan) -> None:
         self._plan = plan
-        self._framing = ResponseDecoder()
+        self._framing = ResponseDecoder(plan.head_request)
         self._sse = SseDecoder()
         self.session = ThinkingSession(plan.limits)
         self.observer = Observer(plan, self.session)
@@ -187,6 +188,13 @@ class StreamMachine:
     def _take_head(self, head: Head, actions: list[StreamAction]) -> None:
         self._head = head
         kind = head.header(b"content-type") or b""
+        if self._plan.relay_only and head.status not in RETRY_STATUSES:
+            length = head.header(b"content-length")
+            known = int(length) if length is not None and length.isdigit() else None
+            if self._plan.head_request or head.status in (204, 304):
+                known = 0
+            self._send_head(actions, head.status, self._kept_headers(head), known)
+            return
         self._is_stream = head.status == 200 and kind.startswith(b"text/event-stream")
         if self._is_stream and self._plan.client_streams:
             self._send_head(actions, 200, self._kept_headers(head), None)
@@ -205,6 +213,9 @@ class StreamMachine:
         actions.append(SendHead(status, headers, length))
 
     def _body(self, data: bytes, out: list[bytes], actions: list[StreamAction]) -> None:
+        if self._plan.relay_only and self._head_sent:
+            out.append(data)
+            return
         if not self._is_stream:
             self._plain_body.append(data)
             return
@@ -251,6 +262,10 @@ class StreamMachine:
     def _end(self, actions: list[StreamAction]) -> None:
         assert self._head is not None
         reusable = self._framing.reusable
+        if self._plan.relay_only and self._head_sent:
+            actions.extend((ReleaseUpstream(reusable), EndResponse()))
+            actions.extend(self._finish(Cause.COMPLETED))
+            return
         if not self._is_stream:
             self._end_plain(self._head, actions)
             return
@@ -301,6 +316,8 @@ class StreamMachine:
         if not self._head_sent:
             self._over = True
             return (AbortUpstream(), Retry(detail, None))
+        if self._plan.relay_only:
+            return (AbortUpstream(), AbortClient(), *self._finish(cause))
         message = {
             "message": f"the worker failed: {detail}",
             "type": "upstream_error",

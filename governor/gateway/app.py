@@ -3,10 +3,11 @@
 Completions never come here; the protocol takes them first.
 """
 
+from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 
 # Paths that the ASGI application answers itself. All others are relayed to a worker.
 LOCAL_PATHS = ("/healthz", "/readyz", "/metrics", "/v1/models", "/v1/governor")
@@ -32,6 +33,9 @@ class GatewayView(Protocol):
 
     def land(self, decision_id: str) -> str | None:
         """Ask a running request to land; None when it is not running."""
+
+    def signals(self, decision_id: str) -> AsyncIterator[bytes] | None:
+        """Signal rows of a running request as NDJSON; None when it does not run."""
 
     def tenant_of(self, headers: dict[str, str]) -> str | None:
         """The caller's tenant; None when its key is not accepted."""
@@ -93,5 +97,12 @@ def build_app(gateway: GatewayView) -> FastAPI:
         if state is None:
             return error(404, "no such request is running", "request_not_running")
         return JSONResponse({"decision_id": decision_id, "state": state}, status_code=202)
+
+    @app.get("/v1/governor/requests/{decision_id}/signals")
+    async def signals(decision_id: str) -> Response:
+        lines = gateway.signals(decision_id)
+        if lines is None:
+            return error(404, "no such request is running", "request_not_running")
+        return StreamingResponse(lines, media_type="application/x-ndjson")
 
     return app

@@ -38,13 +38,14 @@ class ClientExchange:
         "on_resume",
         "path",
         "started",
+        "target",
     )
 
     def __init__(
         self,
         transport: asyncio.Transport,
         method: str,
-        path: str,
+        target: str,
         headers: dict[str, str],
         body: bytes,
         *,
@@ -56,7 +57,8 @@ class ClientExchange:
         self._chunked = False
         self._done = False
         self.method = method
-        self.path = path
+        self.target = target
+        self.path = target.partition("?")[0]
         self.headers = headers
         self.body = body
         self.keep_alive = keep_alive
@@ -109,6 +111,11 @@ class ClientExchange:
         self.send_head(status, headers, len(body))
         self.write(body)
         self.end()
+
+    def abort(self) -> None:
+        """Close the connection in mid-response."""
+        self._done = self.closed = True
+        self._transport.abort()
 
     def connection_lost(self) -> None:
         """The client's connection is gone."""

@@ -44,6 +44,7 @@ class Attempt:
     rid: str
     number: int
     queued_us: int
+    head_request: bool = False
 
     @property
     def enforced(self) -> bool:
@@ -130,6 +131,8 @@ def plan_of(attempt: Attempt, decision_id: str) -> StreamPlan:
         loops=policy.loops if attempt.thinks else NO_LOOPS,
         describe=tuple(describe(attempt, decision_id).items()),
         decode=decode_chunk,
+        relay_only=parsed.endpoint == "other",
+        head_request=attempt.head_request,
     )
 
 

@@ -1,17 +1,20 @@
-"""The hot route: uvicorn's httptools protocol with the two completion routes taken before ASGI.
+"""The hot route: uvicorn's httptools protocol with all relayed paths taken before ASGI.
 
-Everything else on the same port goes to the ASGI application unchanged.
+The few paths that Governor answers itself go to the ASGI application unchanged.
 """
 
 import asyncio
 from collections.abc import Callable
 
-import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from governor.gateway.app import LOCAL_PATHS
 from governor.gateway.exchange import ClientExchange
 
-HOT_PATHS = frozenset({b"/v1/chat/completions", b"/v1/completions"})
+
+def is_local(path: str) -> bool:
+    """Whether the ASGI application answers a path; every other one is relayed to a worker."""
+    return any(path == local or path.startswith(local + "/") for local in LOCAL_PATHS)
 
 
 class GovernorProtocol(HttpToolsProtocol):
@@ -22,6 +25,7 @@ class GovernorProtocol(HttpToolsProtocol):
     max_body_bytes = 16 * 1024 * 1024
 
     _hot = False
+    _method = "POST"
     _parts: list[bytes]
     _size = 0
     _exchange: ClientExchange | None = None
@@ -35,8 +39,9 @@ class GovernorProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        path = httptools.parse_url(self.url).path if b"?" in self.url else self.url
-        self._hot = path in HOT_PATHS and self.parser.get_method() == b"POST"
+        path = self.url.partition(b"?")[0].decode("latin-1")
+        self._method = self.parser.get_method().decode("ascii")
+        self._hot = not is_local(path)
         if self._close_after:
             return
         if not self._hot:
@@ -76,8 +81,8 @@ class GovernorProtocol(HttpToolsProtocol):
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self.headers}
         exchange = ClientExchange(
             self.transport,
-            "POST",
-            self.url.decode("latin-1").partition("?")[0],
+            self._method,
+            self.url.decode("latin-1"),
             headers,
             body,
             keep_alive=keep_alive,

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from governor.core.exchange import (
+    AbortClient,
     AbortUpstream,
     ClientClosed,
     EndResponse,
@@ -186,6 +187,8 @@ class Relay:
                     self._release(reusable=reusable)
                 case AbortUpstream():
                     self._abort()
+                case AbortClient():
+                    self._client.abort()
                 case SendControl(op, arg, fence):
                     self._hooks.control(op, arg, fence)
                 case RenewLease(generated, over):

@@ -39,7 +39,7 @@ class Shell(Protocol):
 
     def facts(self, worker_id: str) -> WorkerFacts: ...
 
-    def upstream_request(self, attempt: Attempt) -> bytes: ...
+    def upstream_request(self, attempt: Attempt, exchange: ClientExchange) -> bytes: ...
 
     def arrive(self, request: "LiveRequest", arrived: Arrived) -> None: ...
 
@@ -130,12 +130,13 @@ class LiveRequest:
             rid=self.id,
             number=number,
             queued_us=self.queued_us,
+            head_request=self.exchange.method == "HEAD",
         )
         self._machine = StreamMachine(plan_of(self.attempt, self.id))
         self.relay = Relay(
             self.exchange,
             self._shell.pool(admitted.worker_id),
-            self._shell.upstream_request(self.attempt),
+            self._shell.upstream_request(self.attempt, self.exchange),
             self._machine,
             self._shell.now_us,
             self,

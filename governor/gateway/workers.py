@@ -1,17 +1,14 @@
 """Workers as this process knows them: address, connections, capabilities, view, live signal
 feed."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from governor.adapters.worker_client import WorkerInfo
 from governor.core.fleet import WorkerView
+from governor.core.worker_facts import WorkerInfo
 from governor.gateway.plan import WorkerFacts
 from governor.gateway.upstream import UpstreamPool
-
-# Decode time assumed until the first measurement: 20 ms a token, the order of a large model on one
-# accelerator node. It only shapes the headroom bins of the first seconds.
-ASSUMED_US_PER_TOKEN = 20_000
+from governor.services.fleet_watch import ASSUMED_US_PER_TOKEN
 
 
 @dataclass(slots=True)
@@ -27,7 +24,6 @@ class Worker:
     signals_alive: bool = False
     last_error: str | None = None
     path_prefix: str = ""
-    features: frozenset[str] = field(default_factory=frozenset)
 
     def facts(self) -> WorkerFacts:
         """What a plan needs to know."""
@@ -41,10 +37,12 @@ class Worker:
             signals_alive=self.signals_alive,
         )
 
-    def request_head(self, path: str, body_length: int, headers: dict[str, str]) -> bytes:
+    def request_head(
+        self, method: str, target: str, body_length: int, headers: dict[str, str]
+    ) -> bytes:
         """The HTTP request head for this worker; the client's credentials are not among
         `headers`."""
-        lines = [f"POST {self.path_prefix}{path} HTTP/1.1", f"host: {self.host_header}"]
+        lines = [f"{method} {self.path_prefix}{target} HTTP/1.1", f"host: {self.host_header}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         if self.key is not None:
             lines.append(f"authorization: Bearer {self.key}")

@@ -184,6 +184,11 @@ class Dispatcher:
         self._receive(Settled(request_id, settlement))
 
     @property
+    def stale_after_us(self) -> int:
+        """Age from which a worker's metrics are stale."""
+        return self._settings.placement.stale_after_us
+
+    @property
     def open_leases(self) -> int:
         """Requests of this process that hold a lease."""
         return sum(1 for live in self._live.values() if live.lease is not None)
