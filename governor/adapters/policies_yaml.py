@@ -165,7 +165,7 @@ class _File:
         reader = self._reader
         tenants = []
         pairs = reader.pairs(node, "tenants", "tenant names")
-        if not pairs:
+        if not pairs and (is_null(node) or not node.value):
             reader.fault(node, "tenants", "names no tenant", allowed=_LEAST)
         for name, key, value in pairs:
             if not _TENANT_NAME.fullmatch(name):
