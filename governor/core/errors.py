@@ -15,11 +15,17 @@ class PolicyInvalid(GovernorError):
 
 
 class RequestInvalid(GovernorError):
-    """The client's request cannot be served as sent. `param` names the offending field."""
+    """The client's request cannot be served as sent.
 
-    def __init__(self, message: str, param: str | None = None) -> None:
+    `param` names the offending field; `code` is the machine-readable reason, None for a plain
+    fault of form.
+    """
+
+    def __init__(self, message: str, param: str | None = None, *, code: str | None = None) -> None:
         super().__init__(message)
+        self.message = message
         self.param = param
+        self.code = code
 
 
 class UpstreamFailed(GovernorError):
