@@ -206,7 +206,7 @@ def decode_control(message: object) -> Control:
     fields = _control_fields(message)
     arg = fields.get("arg")
     try:
-        op = ControlOp(fields.get("op"))
+        op = ControlOp(str(fields.get("op")))
     except ValueError:
         raise UpstreamProtocolError(f"unknown control op {fields.get('op')!r:.40}") from None
     if arg is not None and not isinstance(arg, dict):
@@ -268,8 +268,16 @@ def _row(row: object) -> SignalRow | None:
         return None
     if not isinstance(tokens, list) or any(type(token) is not int for token in tokens):
         return None
-    numbers = [_number(number) for number in (entropy, margin, value)]
-    return SignalRow(rid, attempt, position, tuple(tokens), *numbers, flags=flags)
+    return SignalRow(
+        rid,
+        attempt,
+        position,
+        tuple(tokens),
+        _number(entropy),
+        _number(margin),
+        _number(value),
+        flags,
+    )
 
 
 def _number(value: object) -> float | None:

@@ -8,7 +8,7 @@ is replaced once by its owner.
 import asyncio
 import ssl
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, cast
 
 
 class Owner(Protocol):
@@ -29,8 +29,8 @@ class UpstreamConnection(asyncio.Protocol):
         self.alive = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports are no subclasses of asyncio.Transport, but have its methods.
+        self._transport = cast("asyncio.Transport", transport)
         self.alive = True
 
     def data_received(self, data: bytes) -> None:
