@@ -158,6 +158,26 @@ def test_the_attempt_is_part_of_the_address(live: Any) -> None:
     assert request.run(act)["status"] == "unknown_request"
 
 
+def test_the_cores_messages_are_understood(live: Any) -> None:
+    from governor.core.signals import (
+        Control,
+        ControlOp,
+        ControlStatus,
+        decode_ack,
+        encode_control,
+    )
+
+    request = Open(live)
+    land = {"grace_tokens": 9, "text": None, "reason": "loop"}
+
+    def act() -> Any:
+        message = encode_control(Control(request.rid, 0, ControlOp.LAND, land, 3))
+        return decode_ack(live.post("/governor/v1/control", message).json())
+
+    ack = request.run(act)
+    assert (ack.status, ack.fence) == (ControlStatus.APPLIED, 3)
+
+
 @pytest.mark.parametrize(
     ("op", "arg"),
     [("land", {"grace_tokens": -1}), ("budget", {}), ("stop", None), ("land", {"text": 3})],

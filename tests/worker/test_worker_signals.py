@@ -37,6 +37,19 @@ def test_rows_are_gapless_and_agree_with_the_stream(live: Any, signals: Any) -> 
     assert [bool(row[7] & 32) for row in rows] == [False] * (len(rows) - 1) + [True]
 
 
+def test_the_core_reads_every_batch_and_joins_the_rows(live: Any, signals: Any) -> None:
+    from governor.core.signals import SignalJoin, decode_batch
+
+    stream = live.stream("sum h8s2k9a1", request_id="join")
+    signals.finished("join")
+    batches = [decode_batch(message) for message in list(signals.batches)]
+    assert sum(batch.faults for batch in batches) == 0
+    join = SignalJoin()
+    rows = [join.accept(row) for b in batches for row in b.rows if row.rid == "join"]
+    assert [t for row in rows if row is not None for t in row.tokens] == stream.token_ids
+    assert (join.gaps, join.repeats, join.position) == (0, 0, len(stream.token_ids))
+
+
 def test_entropy_and_margin_are_the_models(live: Any, signals: Any) -> None:
     import torch
     from transformers import AutoModelForCausalLM

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from governor.core.signals import CONTROL_SCHEMA
 from governor_probes.embedded.request import EngineRequest
 from governor_probes.embedded.vocabulary import Vocabulary
 from governor_probes.landing_state import ThinkTags
 
-SCHEMA = "governor.control/1"
 _REMEMBERED_FENCES = 4096
 
 
@@ -38,7 +38,7 @@ class ControlReply:
     def body(self) -> dict[str, Any]:
         """The reply as the contract spells it."""
         return {
-            "schema": SCHEMA,
+            "schema": CONTROL_SCHEMA,
             "rid": self.rid,
             "attempt": self.attempt,
             "fence": self.fence,
@@ -56,8 +56,8 @@ def parse_control(body: object) -> ControlRequest:
     """
     if not isinstance(body, dict):
         raise ValueError("the body must be an object")
-    if body.get("schema") != SCHEMA:
-        raise ValueError(f"schema must be {SCHEMA}")
+    if body.get("schema") != CONTROL_SCHEMA:
+        raise ValueError(f"schema must be {CONTROL_SCHEMA}")
     rid, attempt, op, fence = (body.get(k) for k in ("rid", "attempt", "op", "fence"))
     if not isinstance(rid, str) or not rid:
         raise ValueError("rid must be a non-empty string")

@@ -27,12 +27,12 @@ from transformers.generation.continuous_batching.scheduler import SCHEDULER_MAPP
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging as transformers_logging
 
+from governor.core.signals import SignalFlag
 from governor_probes.embedded import engine_attention, engine_scheduler
 from governor_probes.embedded.control import ControlDesk, ControlReply, ControlRequest
 from governor_probes.embedded.metrics import EngineGauges, WorkerMetrics
 from governor_probes.embedded.request import EngineRequest, OutputBatch, SignalRow
 from governor_probes.embedded.settings import WorkerSettings
-from governor_probes.embedded.signal_flags import SignalFlag
 from governor_probes.embedded.step import TokenStep
 from governor_probes.embedded.vocabulary import Vocabulary
 from governor_probes.landing_state import ThinkTags, WrapUp

@@ -7,10 +7,9 @@ from typing import Any
 
 import msgspec
 
+from governor.core.signals import SIGNALS_SCHEMA, SignalFlag
 from governor_probes.embedded.request import SignalRow
-from governor_probes.embedded.signal_flags import SignalFlag
 
-SCHEMA = "governor.signals/1"
 FLUSH_S = 0.01
 KEEP_ALIVE_S = 1.0
 
@@ -42,7 +41,12 @@ class Subscriber:
             rows = [row._replace(flags=row.flags | SignalFlag.GAP) for row in rows]
             self._lost = False
         self._seq += 1
-        line = {"schema": SCHEMA, "worker_epoch": self._epoch, "seq": self._seq, "rows": rows}
+        line = {
+            "schema": SIGNALS_SCHEMA,
+            "worker_epoch": self._epoch,
+            "seq": self._seq,
+            "rows": rows,
+        }
         return msgspec.json.encode(line) + b"\n"
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from governor.core.signals import SignalFlag
 from governor_kernels.token_stats import TokenStats, token_stats
 from governor_probes.embedded.metrics import WorkerMetrics
 from governor_probes.embedded.request import (
@@ -20,7 +21,6 @@ from governor_probes.embedded.request import (
 )
 from governor_probes.embedded.sampling import choose_tokens, token_logprobs
 from governor_probes.embedded.settings import WorkerSettings
-from governor_probes.embedded.signal_flags import SignalFlag
 from governor_probes.embedded.vocabulary import Vocabulary
 from governor_probes.landing_state import Channel, Phase
 
