@@ -1,6 +1,7 @@
 """The keys of a policy file, as one table: the loader, the JSON Schema and the reference are made
 from it. Reads nothing."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 
@@ -254,8 +255,7 @@ BY_PATH: dict[str, Leaf] = {leaf.path: leaf for leaf in LEAVES}
 BY_SECTION: dict[str, Section] = {section.name: section for section in SECTIONS}
 
 
-def keys_of(scope: Scope) -> dict[str, Leaf | Section]:
-    """The keys of a policy in `scope` that hold values, in the order of the table."""
+def _keys_of(scope: Scope) -> dict[str, Leaf | Section]:
     found: dict[str, Leaf | Section] = {}
     for leaf in LEAVES:
         if scope in leaf.scopes:
@@ -264,10 +264,19 @@ def keys_of(scope: Scope) -> dict[str, Leaf | Section]:
     return found
 
 
-def leaves_of(section: str, scope: Scope) -> dict[str, Leaf]:
-    """The leaves of a section in `scope`, by their last name."""
+def _leaves_of(section: str, scope: Scope) -> dict[str, Leaf]:
     return {
         leaf.path.removeprefix(section + "."): leaf
         for leaf in LEAVES
         if leaf.path.startswith(section + ".") and scope in leaf.scopes
     }
+
+
+# The keys that hold values, by where a policy stands, in the order of the table.
+KEYS: Mapping[Scope, Mapping[str, Leaf | Section]] = {scope: _keys_of(scope) for scope in Scope}
+# The leaves of a section by their last name.
+SECTION_LEAVES: Mapping[tuple[str, Scope], Mapping[str, Leaf]] = {
+    (section.name, scope): _leaves_of(section.name, scope)
+    for section in SECTIONS
+    for scope in Scope
+}

@@ -10,7 +10,7 @@ from governor.adapters.policy_problem import Problem
 API_VERSION = "governor.dev/v1"
 _ALPHA = "governor.dev/v1alpha1"
 # v1alpha1 had flat budgets; key there → section and key here.
-_ALPHA_RENAMED = {
+ALPHA_RENAMED = {
     "thinking_budget": ("budget", "default"),
     "max_thinking_budget": ("budget", "max"),
     "grace_tokens": ("landing", "grace"),
@@ -38,7 +38,7 @@ def migrated(
 
 def renamed_from_alpha(key: str) -> str | None:
     """What a key of v1alpha1 is called here, None for a key that it did not have."""
-    renamed = _ALPHA_RENAMED.get(key)
+    renamed = ALPHA_RENAMED.get(key)
     return None if renamed is None else ".".join(renamed)
 
 
@@ -81,7 +81,7 @@ def _policy_from_alpha(
 ) -> yaml.MappingNode:
     kept, moved = [], []
     for key, value in policy.value:
-        renamed = _ALPHA_RENAMED.get(key.value) if isinstance(key, yaml.ScalarNode) else None
+        renamed = ALPHA_RENAMED.get(key.value) if isinstance(key, yaml.ScalarNode) else None
         if renamed is None:
             kept.append((key, value))
             continue

@@ -6,12 +6,12 @@ from typing import Any
 
 from governor.adapters.policies_fields import (
     BY_SECTION,
+    KEYS,
+    SECTION_LEAVES,
     Kind,
     Leaf,
     Scope,
     Section,
-    keys_of,
-    leaves_of,
 )
 from governor.adapters.policies_migrate import API_VERSION, KNOWN_VERSIONS
 from governor.adapters.policies_values import allowed, shown
@@ -93,7 +93,7 @@ def _policy(scope: Scope) -> dict[str, Any]:
     if scope is Scope.TENANT:
         keys = {"type": "array", "items": {"$ref": "#/$defs/key"}, "description": _KEYS_ABOUT}
         properties["keys"] = keys
-    for name, entry in keys_of(scope).items():
+    for name, entry in KEYS[scope].items():
         properties[name] = _leaf(entry) if isinstance(entry, Leaf) else _section(entry, scope)
     if scope is Scope.TENANT:
         properties["models"] = {
@@ -111,7 +111,7 @@ def _policy(scope: Scope) -> dict[str, Any]:
 
 
 def _section(section: Section, scope: Scope) -> dict[str, Any]:
-    leaves = leaves_of(section.name, scope)
+    leaves = SECTION_LEAVES[section.name, scope]
     whole: dict[str, Any] = {
         "type": ["object", "null"],
         "additionalProperties": False,
@@ -198,12 +198,12 @@ def reference() -> str:
         "| key | type | default | allowed | what it does | also in |",
         "|---|---|---|---|---|---|",
     ]
-    for name, entry in keys_of(Scope.TENANT).items():
+    for name, entry in KEYS[Scope.TENANT].items():
         if isinstance(entry, Leaf):
             lines.append(_row(entry))
             continue
         lines.append(f"| **`{name}`** | section | | | {BY_SECTION[name].about} | |")
-        lines += [_row(leaf) for leaf in leaves_of(name, Scope.TENANT).values()]
+        lines += [_row(leaf) for leaf in SECTION_LEAVES[name, Scope.TENANT].values()]
     return "\n".join(lines)
 
 

@@ -8,12 +8,12 @@ import yaml
 
 from governor.adapters.policies_fields import (
     BY_PATH,
+    KEYS,
     LEAVES,
+    SECTION_LEAVES,
     Leaf,
     Scope,
     Section,
-    keys_of,
-    leaves_of,
 )
 from governor.adapters.policies_migrate import API_VERSION, renamed_from_alpha
 from governor.adapters.policies_nodes import Given, NodeReader, as_found, inside
@@ -38,7 +38,7 @@ def read_policy(
     parts: Mapping[str, Callable[[yaml.Node, str], None]],
 ) -> Stated:
     """The values that a policy states. `parts` reads the keys that hold no values."""
-    known = keys_of(scope)
+    known = KEYS[scope]
     stated: Stated = {}
     for name, key, value in reader.pairs(node, path, f"keys such as {', '.join(list(known)[:3])}"):
         where = inside(path, name)
@@ -70,7 +70,7 @@ def _read_section(
             if given is not None:
                 stated[leaf_path] = given
         return
-    leaves = leaves_of(section.name, scope)
+    leaves = SECTION_LEAVES[section.name, scope]
     for name, key, value in reader.pairs(node, path, ", ".join(leaves)):
         leaf = leaves.get(name)
         if leaf is None:
@@ -89,7 +89,7 @@ def _refuse_key(
     if renamed is not None:
         message = f"is a key of v1alpha1; in {API_VERSION} it is {renamed}"
         reader.fault(key, inside(path, key.value), message, nearest=renamed)
-    elif scope is not Scope.TENANT and key.value in (*keys_of(Scope.TENANT), *TENANT_PARTS):
+    elif scope is not Scope.TENANT and key.value in (*KEYS[Scope.TENANT], *TENANT_PARTS):
         message = (
             f"belongs to a tenant, not to a {scope}"
             if scope is not Scope.DEFAULTS
@@ -120,19 +120,21 @@ def policy_from(tenant: str, stated: Stated) -> TenantPolicy:
     """The policy with `stated` over the built-in defaults."""
     own: dict[str, object] = {"tenant": tenant}
     inner: dict[str, dict[str, object]] = {}
+    efforts: dict[str, object] = {}
     for path, given in stated.items():
         attribute = BY_PATH[path].attribute
         if attribute == "effort_tokens":
+            efforts[path.removeprefix("effort.")] = given.value
             continue
         section, _, name = attribute.rpartition(".")
         if section:
             inner.setdefault(section, {})[name] = given.value
         else:
             own[name] = given.value
-    own["effort_tokens"] = tuple(
-        (word, stated[f"effort.{word}"].value if f"effort.{word}" in stated else tokens)
-        for word, tokens in DEFAULT_EFFORT_TOKENS
-    )
+    if efforts:
+        own["effort_tokens"] = tuple(
+            (word, efforts.get(word, tokens)) for word, tokens in DEFAULT_EFFORT_TOKENS
+        )
     base = TenantPolicy()
     for section, values in inner.items():
         own[section] = replace(getattr(base, section), **values)

@@ -1,7 +1,7 @@
 """PolicyStore: the policy in force, and its reload from the file, whole or not at all. No thread.
 
 Fails static: a file that is away or invalid changes nothing; the policy in force stays, `problems`
-says what is wrong, `refused` counts (metric `governor_policy_reload_failures_total`).
+says what is wrong, `refused` counts (metric `policy_reloads`, result `refused`).
 """
 
 import hashlib
@@ -46,6 +46,9 @@ class _Stamp:
 
 class PolicyStore:
     """Holds the policy in force. Readers take `policy` once per request and keep that value.
+
+    `check` and `reload` swap it by one assignment, so they may run in another thread than the
+    readers, one at a time: a file of a thousand tenants takes some tenths of a second to load.
 
     Raises PolicyFileInvalid where the first load fails: a gateway does not start without a policy.
     """
