@@ -156,12 +156,10 @@ def decide(
     preferred_worker: str | None = None,
     excluded: frozenset[str] = frozenset(),
 ) -> Decision:
-    """ADMIT on a worker, QUEUE, or SHED, with a reason.
+    """ADMIT on a worker, QUEUE, or SHED (what waiting cannot mend), with a reason.
 
     `footprint` may be passed where it was made before from the same demand, grant and forecast; it
-    saves time and changes nothing. `excluded` workers are not considered (a lost race, a retry
-    elsewhere). SHED is for what waiting cannot mend within the queue's bound; how long a request
-    has waited is the scheduler's concern.
+    saves time and changes nothing. `excluded` workers are not considered (lost race, retry).
     """
     footprint = footprint or Footprint(demand, grant, forecast)
     serving = fleet.serving(demand.model)
@@ -173,9 +171,8 @@ def decide(
         long_task_share=policy.long_task_share,
         profile_on=lambda view: footprint.profile_on(view, now_us),
     )
-    all_stale = all(
-        load.view.is_stale(now_us, settings.placement.stale_after_us) for load in serving
-    )
+    stale_after_us = settings.placement.stale_after_us
+    all_stale = all(load.view.is_stale(now_us, stale_after_us) for load in serving)
     candidates = tuple(
         examine(load, ask, settings.placement, now_us, all_stale=all_stale) for load in allowed
     )
@@ -189,7 +186,7 @@ def decide(
     if outcome is Outcome.ADMIT:
         slack = settings.placement.affinity_slack
         chosen = pick(candidates, draw, preferred=preferred_worker, slack=slack)
-    if outcome is not Outcome.ADMIT:
+    else:
         wait_us = min(max(wait_us or 0, settings.retry_least_us), settings.retry_most_us)
     return Decision(
         outcome=outcome,

@@ -220,9 +220,9 @@ def peak(sums: SumsView, candidate: Profile, z: float, sigma_c: float) -> int:
     """Milliblocks that the pool with the candidate stays under at any time, with confidence z.
 
     The maximum over bins of E + z·√(V + (σ_c·E)²), where σ_c is the forecast error that all
-    requests share. Below 16 requests the Gaussian quantile is replaced by that of the Pearson III
-    distribution with the same skewness (Wilson-Hilferty), never above what all of them hold if
-    none ends. It needs only sums, so it is the same for every store, and no draw.
+    requests share, and never more than all of them hold if none ends. Below 16 requests the
+    Gaussian quantile is replaced by that of the Pearson III distribution with the same skewness
+    (Wilson-Hilferty). It needs only sums, so it is the same for every store, and no draw.
     """
     shift = candidate.start_bin - sums.base_bin
     later, own = max(0, shift), max(0, -shift)
@@ -230,14 +230,15 @@ def peak(sums: SumsView, candidate: Profile, z: float, sigma_c: float) -> int:
         map(add, _aligned(sums.mean, later), _aligned(candidate.mean_milliblocks, own))
     )
     variances: list[int] = list(map(add, _aligned(sums.var, later), _aligned(candidate.var, own)))
+    tops: list[int] = list(map(add, _aligned(sums.top, later), _aligned(candidate.tops, own)))
     shared = sigma_c * sigma_c
     if sums.count + 1 >= SMALL_POOL:
         sqrt = math.sqrt
-        return math.ceil(
-            max([e + z * sqrt(v + shared * e * e) for e, v in zip(means, variances, strict=True)])
+        gaussian = max(
+            [e + z * sqrt(v + shared * e * e) for e, v in zip(means, variances, strict=True)]
         )
+        return math.ceil(min(gaussian, max(tops)))
     thirds = map(add, _aligned(sums.third, later), _aligned(candidate.thirds, own))
-    tops = map(add, _aligned(sums.top, later), _aligned(candidate.tops, own))
     highest = 0.0
     for e, v, third, most in zip(means, variances, thirds, tops, strict=True):
         if most > highest:
