@@ -60,10 +60,10 @@ def serve(
         code = uvloop.run(_run(settings, child, console, first=embedded, once=once))
     except PolicyFileInvalid as invalid:
         for problem in invalid.faults:
-            console.print(f"[red]policy:[/] {problem}", highlight=False)
+            console.print(f"policy: {problem}", markup=False, style="red", highlight=False)
         code = 2
     except (EmbeddedWorkerFailed, ValueError, OSError) as error:
-        console.print(f"[red]cannot start:[/] {error}", highlight=False)
+        console.print(f"cannot start: {error}", markup=False, style="red", highlight=False)
         code = 1
     raise typer.Exit(code)
 

@@ -91,6 +91,7 @@ class Chunk:
     usage: Usage | None = None
     error: dict[str, Any] | None = None
     prompt_token_ids: list[int] | None = None
+    governor_landing: dict[str, Any] | None = None
     message: str | None = None
     type: str | None = None
     code: int | str | None = None
@@ -134,6 +135,7 @@ def _chunk(found: dict[str, Any]) -> Chunk:
         usage=_optional(found, "usage", _usage),
         error={"message": error} if isinstance(error, str) else _typed(found, "error", dict),
         prompt_token_ids=_ids(found, "prompt_token_ids"),
+        governor_landing=_typed(found, "governor_landing", dict),
         message=_typed(found, "message", str),
         type=_typed(found, "type", str),
         code=_int_or_str(found, "code"),

@@ -81,6 +81,9 @@ class Observer:
             self.identity = {"id": chunk.id, "created": chunk.created, "model": chunk.model}
         if chunk.error is not None:
             self.error = chunk.error
+        if chunk.governor_landing is not None and chunk.governor_landing.get("landed_by"):
+            # The worker's word at the end of the stream; a signal row may be too late for it.
+            self._session.note_landed_by_engine(WrapUpReason.BUDGET_SPENT)
         actions: tuple[Action, ...] = ()
         usage = chunk.usage
         if usage is not None:
@@ -178,6 +181,18 @@ class Observer:
         except (ValueError, KeyError, TypeError, AttributeError):
             self.faults += 1
 
+    def counts(self) -> tuple[int, int, bool]:
+        """(reasoning tokens, answer tokens, exact). The worker's final usage wins; a 0 of a worker
+        that was seen to think does not (vLLM with the start tag in the prompt)."""
+        session = self._session
+        reasoning, answer, exact = session.reasoning_tokens, session.answer_tokens, self.meter.exact
+        if self._usage is not None:
+            _, _, total, counted = self._usage
+            if counted:
+                reasoning = counted
+            answer, exact = max(0, total - reasoning), exact or bool(counted)
+        return reasoning, answer, exact
+
     def report(
         self,
         cause: Cause,
@@ -188,15 +203,8 @@ class Observer:
     ) -> StreamReport:
         """The request's account. The worker's final usage wins over running counts."""
         session = self._session
-        reasoning, answer, exact = session.reasoning_tokens, session.answer_tokens, self.meter.exact
-        prompt = cached = None
-        if self._usage is not None:
-            prompt, cached, total, counted = self._usage
-            if counted:
-                reasoning = counted
-            answer, exact = max(0, total - reasoning), exact or bool(counted)
-        if reason is WrapUpReason.BUDGET_SPENT and path is LandingPath.NONE:
-            path = LandingPath.NATIVE if session.limits.engine_enforces else path
+        reasoning, answer, exact = self.counts()
+        prompt, cached = self._usage[:2] if self._usage is not None else (None, None)
         return StreamReport(
             cause=cause,
             wrap_up_reason=reason,

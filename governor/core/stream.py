@@ -360,7 +360,7 @@ class StreamMachine:
                 case Finish(cause, reason):
                     self._over = True
                     self._report = self.observer.report(
-                        cause, reason, self._landing_path, self._now_us, self._detail
+                        cause, reason, self._path_of(reason), self._now_us, self._detail
                     )
                     out.append(Settle(self._report))
         return tuple(out)
@@ -399,16 +399,21 @@ class StreamMachine:
         session = self.session
         ended = session.state is State.DONE and self._report is not None
         reason = session.wrap_up_reason
+        reasoning, answer, exact = self.observer.counts()
         return {
             **dict(self._plan.describe),
-            "used_tokens": session.reasoning_tokens,
-            "answer_tokens": session.answer_tokens,
-            "exact": self.observer.meter.exact,
+            "used_tokens": reasoning,
+            "answer_tokens": answer,
+            "exact": exact,
             "cause": self._report.cause.value if ended and self._report else self._likely_cause(),
             "landed": reason.value if reason is not None else None,
-            "landing_path": self._landing_path.value,
+            "landing_path": self._path_of(reason).value,
             "cap_violated": session.cap_violated,
         }
+
+    def _path_of(self, reason: WrapUpReason | None) -> LandingPath:
+        native = reason is WrapUpReason.BUDGET_SPENT and self._landing_path is LandingPath.NONE
+        return LandingPath.NATIVE if native else self._landing_path
 
     def _likely_cause(self) -> str:
         landed = self.session.wrap_up_reason is not None
@@ -422,7 +427,7 @@ class StreamMachine:
         reason = self.session.wrap_up_reason
         cause = self._report.cause.value if self._report is not None else self._likely_cause()
         return (
-            (b"x-governor-budget-used", str(self.session.reasoning_tokens).encode()),
+            (b"x-governor-budget-used", str(self.observer.counts()[0]).encode()),
             (b"x-governor-cause", cause.encode()),
             (b"x-governor-landed", (reason.value if reason else "no").encode()),
         )

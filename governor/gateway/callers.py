@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from governor.core.errors import RequestInvalid
 from governor.core.outcomes import Priority
-from governor.core.policy import NotResolved, PolicySet, Resolved, TenantPolicy
+from governor.core.policy import NotResolved, PolicySet, Resolved
 
 
 def presented_key(headers: Mapping[str, str]) -> str | None:
@@ -26,12 +26,15 @@ def tenant_of(headers: Mapping[str, str], policies: PolicySet, wall_s: float) ->
 
 
 def resolve_policy(
-    policies: PolicySet, tenant: str, model: str, priority: Priority
-) -> TenantPolicy:
-    """The policy of this request. Raises RequestInvalid where the model is not the tenant's."""
-    found = policies.resolve(tenant, model, priority)
+    policies: PolicySet, tenant: str, model: str, asked: Priority | None
+) -> Resolved:
+    """Policy and band of this request; `asked` is the band that the client named, if any.
+
+    Raises RequestInvalid where the model is not the tenant's.
+    """
+    found = policies.resolve(tenant, model, asked)
     if isinstance(found, Resolved):
-        return found.policy
+        return found
     if found.reason is NotResolved.MODEL_NOT_ALLOWED:
         raise RequestInvalid(
             f"the model {model!r} is not open to this tenant", "model", code="model_not_allowed"

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from governor.adapters import metric_names as names
 from governor.adapters.metrics_prometheus import PrometheusMetrics
@@ -31,7 +31,7 @@ from governor.gateway.prompt_size import PromptSizes
 from governor.gateway.request import LiveRequest
 from governor.gateway.upstream import UpstreamPool
 from governor.gateway.watchers import Watchers
-from governor.gateway.wire import ParsedRequest, parse, upstream_body
+from governor.gateway.wire import ParsedRequest, asked_priority, parse, upstream_body
 from governor.gateway.workers import Worker
 from governor.ports import Clock, Predictor, Recorder, WorkerPort
 from governor.services.dispatch import Dispatcher
@@ -123,9 +123,11 @@ class Gateway:
             self._check_model(parsed.demand.model)
         else:
             parsed = other_request(exchange, decision_id, tenant, now_us, self._any_model())
-        policy = resolve_policy(policies, tenant, parsed.demand.model, parsed.demand.priority)
+        asked = asked_priority(exchange.headers)
+        found = resolve_policy(policies, tenant, parsed.demand.model, asked)
+        parsed = replace(parsed, demand=replace(parsed.demand, priority=found.priority))
         self._arrived_us[decision_id] = (now_us, text_bytes)
-        return self._request(exchange, parsed, policy)
+        return self._request(exchange, parsed, found.policy)
 
     def _check_model(self, model: str) -> None:
         served = {name for w in self.parts.workers.values() if w.info for name in w.info.models}

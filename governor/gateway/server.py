@@ -57,7 +57,14 @@ async def serve(
     """Serve until a signal; then finish the open streams, settle, and return."""
     server = make_server(runtime)
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGHUP, lambda: runtime.reload_policy())
+    reloads: set[asyncio.Task[object]] = set()
+
+    def reload() -> None:
+        task: asyncio.Task[object] = loop.create_task(runtime.reload_policy())
+        reloads.add(task)
+        task.add_done_callback(reloads.discard)
+
+    loop.add_signal_handler(signal.SIGHUP, reload)
     runtime.start()
     started: asyncio.Task[None] | None = None
     if on_started is not None:

@@ -87,6 +87,7 @@ def parse(
     prompt = read_prompt(sent, endpoint)
     said = dialects.read(sent)
     payload, extra_notes = extras.strip(sent, policy.allow_extras)
+    fields.table(payload, ("vllm_xargs",))  # where it is allowed, ours joins it
     payload.pop("governor", None)
     limit, limit_notes = _completion_limit(sent, endpoint)
     priority, priority_notes = _priority(headers, policy)

@@ -51,6 +51,7 @@ class Runtime:
     workers: dict[str, Worker]
     clients: dict[str, WorkerClient]
     watch: FleetWatch | None = None
+    _policy_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
     _feeds: dict[str, tuple[SignalSubscriber, asyncio.Task[None]]] = field(default_factory=dict)
 
@@ -91,9 +92,10 @@ class Runtime:
         for client in self.clients.values():
             await client.close()
 
-    def reload_policy(self) -> ReloadResult:
+    async def reload_policy(self) -> ReloadResult:
         """Read the policy file again (SIGHUP)."""
-        return self._took(self.policies.reload())
+        async with self._policy_lock:
+            return self._took(await asyncio.to_thread(self.policies.reload))
 
     # -- callbacks --------------------------------------------------------------------------------
 
@@ -126,11 +128,13 @@ class Runtime:
         self.dispatcher.tick()
 
     async def _check_policy(self) -> None:
-        self._took(self.policies.check())
+        # A large file takes a while to read; the store swaps the policy in one assignment.
+        async with self._policy_lock:
+            self._took(await asyncio.to_thread(self.policies.check))
 
     def _took(self, result: ReloadResult) -> ReloadResult:
         if result.outcome is ReloadOutcome.RELOADED:
-            log.info("policy %s in force", result.policy_hash[:12])
+            log.info("policy %s in force", result.policy_hash[7:19])
             self._announce_policies()
         elif result.outcome is ReloadOutcome.REFUSED:
             for problem in result.problems:

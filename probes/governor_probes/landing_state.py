@@ -27,6 +27,13 @@ class Channel(StrEnum):
     ANSWER = "answer"
 
 
+class LandedBy(StrEnum):
+    """What ended thinking before the model did."""
+
+    BUDGET = "budget"
+    CONTROL = "control"
+
+
 class LandStatus(StrEnum):
     """Answers to `land` and `set_budget`; the values are those of the control contract."""
 
@@ -96,6 +103,7 @@ class LandingState:
         "_closed",
         "_inside",
         "_landed",
+        "_landed_by",
         "_landing",
         "_pending",
         "_queue",
@@ -124,6 +132,7 @@ class LandingState:
         self._budget: _Window | None = None
         self._landing: _Window | None = None
         self._landed = False
+        self._landed_by: LandedBy | None = None
         self._closed = False
         self.thinking_tokens = 0
 
@@ -143,6 +152,11 @@ class LandingState:
     def landed(self) -> bool:
         """True once a wrap-up has been started by a budget or a landing."""
         return self._landed
+
+    @property
+    def landed_by(self) -> LandedBy | None:
+        """What started the wrap-up; None while nothing has."""
+        return self._landed_by
 
     @property
     def forced_token(self) -> int | None:
@@ -259,9 +273,11 @@ class LandingState:
             # A landed or budgeted request thinks once: a block opened again is closed at once.
             self._queue = self._tags.end_ids[len(self._pending) :]
             return
-        if not any(self._due(window) for window in (self._landing, self._budget)):
+        by_control, by_budget = self._due(self._landing), self._due(self._budget)
+        if not by_control and not by_budget:
             return
         self._landed = True
+        self._landed_by = LandedBy.CONTROL if by_control else LandedBy.BUDGET
         if self._pending:
             # The model has begun the end tag itself: go on with it instead of writing it twice.
             self._queue = self._tags.end_ids[len(self._pending) :] + self._wrap_up.tail_ids

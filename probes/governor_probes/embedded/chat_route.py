@@ -107,7 +107,8 @@ async def chat_completions(request: Request) -> Response:
     reply = ChatReply(worker, body, fields, prompt)
     generation = worker.open(prompt, fields, reply.rid, attempt_of(request))
     if fields.stream:
-        stream = _stream(worker, generation, reply, fields)
+        report = "x-governor-attempt" in request.headers
+        stream = _stream(worker, generation, reply, fields, report=report)
         return StreamResponse(stream, "text/event-stream; charset=utf-8", generation.abort)
     messages = [ChatMessage() for _ in range(fields.choices)]
     async for index, batch in collect(worker, generation, request.receive):
@@ -117,7 +118,12 @@ async def chat_completions(request: Request) -> Response:
 
 
 async def _stream(
-    worker: Worker, generation: Generation, reply: ChatReply, fields: GenerationFields
+    worker: Worker,
+    generation: Generation,
+    reply: ChatReply,
+    fields: GenerationFields,
+    *,
+    report: bool,
 ) -> AsyncGenerator[bytes]:
     try:
         yield b"".join(event(chunk) for chunk in reply.first_chunks())
@@ -130,7 +136,10 @@ async def _stream(
                 lines += [event(chunk) for chunk in reply.chunks(index, batch)]
             yield b"".join(lines)
         if fields.usage:
-            yield event(reply.usage_chunk())
+            last = reply.usage_chunk()
+            if report:
+                last["governor_landing"] = generation.landing_report()
+            yield event(last)
         yield DONE
     except EngineDead as error:
         yield event(ApiError(500, str(error)).body()) + DONE

@@ -116,7 +116,8 @@ async def completions(request: Request) -> Response:
     reply = CompletionReply(worker, fields, prompt)
     generation = worker.open(prompt, fields, reply.rid, attempt_of(request))
     if fields.stream:
-        stream = _stream(worker, generation, reply, fields)
+        report = "x-governor-attempt" in request.headers
+        stream = _stream(worker, generation, reply, fields, report=report)
         return StreamResponse(stream, "text/event-stream; charset=utf-8", generation.abort)
     parts: list[list[dict[str, Any]]] = [[] for _ in range(fields.choices)]
     async for index, batch in collect(worker, generation, request.receive):
@@ -125,7 +126,12 @@ async def completions(request: Request) -> Response:
 
 
 async def _stream(
-    worker: Worker, generation: Generation, reply: CompletionReply, fields: GenerationFields
+    worker: Worker,
+    generation: Generation,
+    reply: CompletionReply,
+    fields: GenerationFields,
+    *,
+    report: bool,
 ) -> AsyncGenerator[bytes]:
     try:
         async for arrived in generation.batches():
@@ -137,7 +143,10 @@ async def _stream(
                 lines.append(event(reply.chunk(index, batch)))
             yield b"".join(lines)
         if fields.usage:
-            yield event(reply.usage_chunk())
+            last = reply.usage_chunk()
+            if report:
+                last["governor_landing"] = generation.landing_report()
+            yield event(last)
         yield DONE
     except EngineDead as error:
         yield event(ApiError(500, str(error)).body()) + DONE

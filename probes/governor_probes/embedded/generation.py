@@ -96,6 +96,12 @@ class Generation:
         self._dead = True
         self._wake.set()
 
+    def landing_report(self) -> dict[str, object]:
+        """How the first choice's thinking ended, for the stream's last chunk (contract a)."""
+        landing = self._requests[0].landing
+        by = landing.landed_by
+        return {"landed_by": None if by is None else by.value}
+
     async def batches(self) -> AsyncIterator[list[tuple[int, OutputBatch]]]:
         """Yields what has arrived as (choice, batch) lists until every choice has ended.
 
