@@ -77,13 +77,9 @@ def parse(
     `prompt_tokens_estimate(model, bytes)` guesses prompt tokens, `thinks(model)` says whether the
     model is known to think. Raises RequestInvalid, and nothing else, for whatever a client sends.
     """
-    endpoint = ENDPOINTS.get(path)
-    if endpoint is None:
-        raise RequestInvalid(f"no completion route at {path}", code="not_found")
+    endpoint = _endpoint(path)
     sent = _decode(body)
-    model = fields.text(sent, ("model",))
-    if model is None:
-        raise RequestInvalid("model is required", "model")
+    model = _model(sent)
     prompt = read_prompt(sent, endpoint)
     said = dialects.read(sent)
     payload, extra_notes = extras.strip(sent, policy.allow_extras)
@@ -94,7 +90,6 @@ def parse(
     choices = (fields.integer(sent, ("n",), 1, MOST_CHOICES) or 1) * prompt.count
     stream = bool(fields.flag(sent, ("stream",)))
     usage, continuous = _usage(sent, stream)
-    off = said.ask.budget_tokens == 0
     demand = Demand(
         decision_id=decision_id,
         tenant=policy.tenant,
@@ -111,7 +106,7 @@ def parse(
         tools=bool(sent.get("tools") or sent.get("functions")),
         structured=_structured(sent),
         temperature=fields.number(sent, ("temperature",), 0.0, 100.0),
-        thinks=endpoint == "chat" and not off and thinks(model),
+        thinks=endpoint == "chat" and said.ask.budget_tokens != 0 and thinks(model),
         landable=choices == 1,
     )
     return ParsedRequest(
@@ -224,6 +219,20 @@ def _set_budget(body: dict[str, Any], grant: BudgetGrant, features: frozenset[st
         body["vllm_xargs"] = {**(body.get("vllm_xargs") or {}), **own}
     if tokens is not None:
         body["thinking_token_budget"] = tokens
+
+
+def _endpoint(path: str) -> str:
+    endpoint = ENDPOINTS.get(path)
+    if endpoint is None:
+        raise RequestInvalid(f"no completion route at {path}", code="not_found")
+    return endpoint
+
+
+def _model(sent: dict[str, Any]) -> str:
+    model = fields.text(sent, ("model",))
+    if model is None:
+        raise RequestInvalid("model is required", "model")
+    return model
 
 
 def _decode(body: bytes) -> dict[str, Any]:
