@@ -162,6 +162,7 @@ class Retry:
 
     detail: str
     status: int | None
+    timed_out: bool = False
 
 
 @dataclass(frozen=True, slots=True)

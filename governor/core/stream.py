@@ -315,7 +315,7 @@ class StreamMachine:
         self._detail = detail
         if not self._head_sent:
             self._over = True
-            return (AbortUpstream(), Retry(detail, None))
+            return (AbortUpstream(), Retry(detail, None, cause is Cause.TIMED_OUT))
         if self._plan.relay_only:
             return (AbortUpstream(), AbortClient(), *self._finish(cause))
         message = {

@@ -24,7 +24,9 @@ class ClientExchange:
     """
 
     __slots__ = (
+        "_as_event",
         "_chunked",
+        "_committed",
         "_done",
         "_finished",
         "_transport",
@@ -55,6 +57,8 @@ class ClientExchange:
         self._transport = transport
         self._finished = finished
         self._chunked = False
+        self._committed = False
+        self._as_event = False
         self._done = False
         self.method = method
         self.target = target
@@ -71,8 +75,14 @@ class ClientExchange:
     def send_head(
         self, status: int, headers: tuple[tuple[bytes, bytes], ...], content_length: int | None
     ) -> None:
-        """Write the status line and headers; `content_length=None` starts a chunked body."""
+        """Write the status line and headers; `content_length=None` starts a chunked body.
+
+        After `commit` the status is already told: a later failure becomes an error event.
+        """
         if self.closed:
+            return
+        if self._committed:
+            self._as_event = status != 200
             return
         self.started = True
         parts = [status_line(status)]
@@ -88,10 +98,18 @@ class ClientExchange:
         parts.append(b"\r\n")
         self._transport.write(b"".join(parts))
 
+    def commit(self, headers: tuple[tuple[bytes, bytes], ...]) -> None:
+        """Start a 200 event stream before it is known what will come: the client waits long."""
+        if not self.started:
+            self.send_head(200, ((b"content-type", b"text/event-stream"), *headers), None)
+            self._committed = True
+
     def write(self, data: bytes) -> None:
         """Write body bytes; an empty chunk would end a chunked body, so it is left out."""
         if self.closed or not data:
             return
+        if self._as_event:
+            data = b"data: " + data.replace(b"\n", b" ") + b"\n\n"
         if self._chunked:
             data = b"%x\r\n%s\r\n" % (len(data), data)
         self._transport.write(data)

@@ -15,9 +15,10 @@ from governor.adapters.metrics_prometheus import PrometheusMetrics
 from governor.core.dispatch import Arrived
 from governor.core.draw import draw_for
 from governor.core.errors import RequestInvalid, UpstreamFailed
-from governor.core.estimator import Observation
+from governor.core.estimator import Observation, RunningEstimator
 from governor.core.exchange import StreamReport
 from governor.core.families import family_of
+from governor.core.forecast import Forecast
 from governor.core.lease import Settlement
 from governor.core.outcomes import Cause, LandingPath, Mode, Reason, WrapUpReason
 from governor.core.policy import PolicySet, TenantPolicy, effective_mode
@@ -152,7 +153,7 @@ class Gateway:
             mode = Mode.OFF if mode is Mode.OFF else Mode.OBSERVE
         family = family_of(demand.model, parts.families)
         enforce = parts.admission and (mode is Mode.ENFORCE or parsed.endpoint == "other")
-        forecast = parts.predictor.forecast(demand.model, demand.ask.effort)
+        forecast = self._forecast(demand.model, demand.ask.effort)
         arrived = Arrived(
             request_id=decision_id,
             demand=demand,
@@ -165,6 +166,15 @@ class Gateway:
             open_reason=Reason.ADMISSION_OFF,
         )
         return LiveRequest(self, exchange, parsed, policy, mode, forecast, family, arrived)
+
+    def _forecast(self, model: str, effort: str | None) -> Forecast:
+        """The predictor's word; the prior where it fails (DESIGN §12: fail open, counted)."""
+        try:
+            return self.parts.predictor.forecast(model, effort)
+        except Exception:
+            log.exception("the predictor failed; using the prior")
+            self.parts.metrics.failed_open("forecast")
+            return RunningEstimator().forecast(model, effort)
 
     def _wrap_up_tokens(self, model: str) -> int:
         """The longest wrap-up text among the workers of a model: the budget must hold on any."""
@@ -226,6 +236,7 @@ class Gateway:
     def settle(self, request: LiveRequest, settlement: Settlement) -> None:
         """An attempt ended."""
         self.parts.dispatcher.settled(request.id, settlement)
+        self._count_settlement(request.policy.tenant, settlement)
 
     def renew(self, request: LiveRequest, generated_tokens: int, thinking_over: bool) -> None:
         """A stream reached a checkpoint."""
@@ -277,9 +288,12 @@ class Gateway:
         answer = responses.refused(reason, retry_after_us, request.id, queued_us, draw)
         request.exchange.respond(*answer)
 
-    def upstream_failed(self, request: LiveRequest, detail: str, status: int | None) -> None:
+    def upstream_failed(
+        self, request: LiveRequest, detail: str, status: int | None, timed_out: bool
+    ) -> None:
         """No worker answered."""
-        request.exchange.respond(*responses.upstream_failed(detail, status, request.id))
+        answer = responses.upstream_failed(detail, status, request.id, timed_out=timed_out)
+        request.exchange.respond(*answer)
 
     def ended(
         self, request: LiveRequest, report: StreamReport, observation: Observation | None
@@ -288,7 +302,7 @@ class Gateway:
         arrived_us, text_bytes = self._arrived_us.get(request.id, (report.ended_us, 0))
         self._forget(request)
         if observation is not None and request.parsed.endpoint == "chat":
-            self.parts.predictor.learn(observation)
+            self._learn(observation)
         if report.prompt_tokens and not request.parsed.demand.prompt_tokens_exact:
             self.parts.sizes.learn(request.parsed.demand.model, text_bytes, report.prompt_tokens)
         self._count(request, report, arrived_us)
@@ -304,6 +318,13 @@ class Gateway:
             report.answer_tokens,
             report.exact,
         )
+
+    def _learn(self, observation: Observation) -> None:
+        try:
+            self.parts.predictor.learn(observation)
+        except Exception:
+            log.exception("the predictor could not learn")
+            self.parts.metrics.failed_open("learn")
 
     def _count(self, request: LiveRequest, report: StreamReport, arrived_us: int) -> None:
         metrics, tenant = self.parts.metrics, request.policy.tenant
@@ -336,7 +357,7 @@ class Gateway:
         if report.loop is not None:
             metrics.count(names.LOOPS, tenant=tenant)
 
-    def count_settlement(self, tenant: str, settlement: Settlement) -> None:
+    def _count_settlement(self, tenant: str, settlement: Settlement) -> None:
         """KV area and waste of one attempt."""
         metrics = self.parts.metrics
         metrics.count(names.KV_AREA, settlement.area, tenant=tenant)

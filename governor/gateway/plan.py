@@ -9,7 +9,7 @@ from governor.core.exchange import StreamPlan, StreamReport
 from governor.core.families import FamilyProfile
 from governor.core.forecast import Forecast
 from governor.core.lease import Settlement, Waste
-from governor.core.outcomes import Cause, LandingPath, Mode, WrapUpReason
+from governor.core.outcomes import Cause, LandingPath, Mode, Strictness, WrapUpReason
 from governor.core.policy import LoopPolicy, TenantPolicy
 from governor.core.session import SessionLimits
 from governor.core.units import kv_area
@@ -91,7 +91,10 @@ def limits_of(attempt: Attempt) -> SessionLimits:
         tail = grant.wrap_up_tokens + grant.answer_reserve_tokens + grant.grace_tokens
         land_at_us = due - tail * attempt.worker.us_per_token
     return SessionLimits(
-        cap_tokens=grant.thinking_tokens,
+        # With hint, grace and wrap-up lie after the number that was asked for.
+        cap_tokens=grant.held_thinking_tokens
+        if grant.strictness is Strictness.HINT
+        else grant.thinking_tokens,
         engine_budget_tokens=grant.engine_budget_tokens,
         engine_enforces=attempt.budget_path is LandingPath.NATIVE,
         landable=True,

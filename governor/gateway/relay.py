@@ -48,7 +48,7 @@ class RelayHooks(Protocol):
     def renew(self, generated_tokens: int, *, thinking_over: bool) -> None:
         """Renew the lease."""
 
-    def retry(self, detail: str, status: int | None) -> None:
+    def retry(self, detail: str, status: int | None, *, timed_out: bool) -> None:
         """The attempt failed before a byte reached the client: try another worker or refuse."""
 
     def settled(self, report: StreamReport) -> None:
@@ -83,6 +83,7 @@ class Relay:
         self._reused = False
         self._saw_bytes = False
         self._last_bytes_us = 0
+        self._paused = False
         self._loop = asyncio.get_running_loop()
         self._timers: set[asyncio.TimerHandle] = set()
         self._over = False
@@ -141,6 +142,12 @@ class Relay:
         self._guarded(UpstreamClosed())
 
     def _check_idle(self) -> None:
+        if self._paused:
+            # Nothing is read because the client does not read: it is the client that stalls.
+            log.warning("the client has not read for %.0f s; closing", self._idle_timeout_s)
+            self._client.abort()
+            self._guarded(ClientClosed())
+            return
         silent_s = (self._now_us() - self._last_bytes_us) / 1e6
         if silent_s >= self._idle_timeout_s:
             detail = f"the worker was silent for {silent_s:.0f} s"
@@ -155,10 +162,12 @@ class Relay:
             self._guarded(ClientClosed())
 
     def _client_paused(self) -> None:
+        self._paused = True
         if self._upstream is not None:
             self._upstream.pause()
 
     def _client_resumed(self) -> None:
+        self._paused = False
         if self._upstream is not None:
             self._last_bytes_us = self._now_us()
             self._upstream.resume()
@@ -195,18 +204,15 @@ class Relay:
                     self._hooks.renew(generated, thinking_over=over)
                 case WakeAt(at_us):
                     self._wake_in(max(0.0, (at_us - self._now_us()) / 1e6), self._tick)
-                case Retry(detail, status):
-                    self._retry(detail, status)
+                case Retry(detail, status, timed_out):
+                    self._close()
+                    self._hooks.retry(detail, status, timed_out=timed_out)
                 case Settle(report):
                     self._close()
                     self._hooks.settled(report)
 
     def _tick(self) -> None:
         self.feed(Tick())
-
-    def _retry(self, detail: str, status: int | None) -> None:
-        self._close()
-        self._hooks.retry(detail, status)
 
     def _release(self, *, reusable: bool) -> None:
         upstream, self._upstream = self._upstream, None

@@ -1,5 +1,6 @@
 """LiveRequest: one client request from its admission to its settlement. Glue, no decisions."""
 
+import asyncio
 import logging
 from dataclasses import replace
 from typing import Any, Protocol
@@ -26,6 +27,9 @@ log = logging.getLogger("governor.request")
 
 # Attempts before a failing request is refused: the first, and one elsewhere (DESIGN §12).
 MAX_ATTEMPTS = 2
+# Pause between comments that keep a waiting client's connection open (DESIGN §6); common proxies
+# close silent connections after 30 to 60 s.
+COMMENT_EVERY_S = 10.0
 
 
 class Shell(Protocol):
@@ -59,7 +63,9 @@ class Shell(Protocol):
         self, request: "LiveRequest", reason: Reason, retry_after_us: int, queued_us: int
     ) -> None: ...
 
-    def upstream_failed(self, request: "LiveRequest", detail: str, status: int | None) -> None: ...
+    def upstream_failed(
+        self, request: "LiveRequest", detail: str, status: int | None, timed_out: bool
+    ) -> None: ...
 
     def ended(
         self, request: "LiveRequest", report: StreamReport, observation: Observation | None
@@ -96,6 +102,7 @@ class LiveRequest:
         self.queue_position = 0
         self._over = False
         self._machine: StreamMachine | None = None
+        self._waiting: asyncio.TimerHandle | None = None
 
     @property
     def id(self) -> str:
@@ -116,6 +123,7 @@ class LiveRequest:
 
     def admitted(self, admitted: Admitted) -> None:
         """Open the upstream attempt on the worker that admission chose."""
+        self._stop_waiting()
         self.queued_us += admitted.queued_us
         number = self._arrived.attempt
         enforced = self.mode is Mode.ENFORCE
@@ -148,12 +156,31 @@ class LiveRequest:
     def shed(self, reason: Reason, retry_after_us: int, queued_us: int) -> None:
         """Admission refused the request."""
         self._over = True
+        self._stop_waiting()
         self.exchange.on_closed = None
         self._shell.refused(self, reason, retry_after_us, self.queued_us + queued_us)
 
     def queued(self, position: int, reason: Reason) -> None:
-        """The request waits in the gateway."""
+        """The request waits in the gateway. Until `commit_after` nothing is sent, so that a refusal
+        is a real status; after it a streaming client gets 200 and comments."""
         self.queue_position = position
+        streams = self.parsed.demand.stream and self.parsed.endpoint != "other"
+        if self._waiting is None and streams:
+            self._comment_in(self.policy.queue.commit_after_s)
+
+    def _comment_in(self, seconds: float) -> None:
+        self._waiting = asyncio.get_running_loop().call_later(seconds, self._comment)
+
+    def _comment(self) -> None:
+        if not self._over and self.relay is None and not self.exchange.closed:
+            self.exchange.commit(((b"x-governor-decision", self.id.encode()),))
+            self.exchange.write(b": queued, position %d\n\n" % self.queue_position)
+            self._comment_in(COMMENT_EVERY_S)
+
+    def _stop_waiting(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
 
     def land_for_pressure(self) -> None:
         """The price of KV asks for this request's blocks."""
@@ -199,27 +226,29 @@ class LiveRequest:
         """The stream reached a checkpoint."""
         self._shell.renew(self, generated_tokens, thinking_over)
 
-    def retry(self, detail: str, status: int | None) -> None:
+    def retry(self, detail: str, status: int | None, *, timed_out: bool) -> None:
         """The attempt failed before a byte reached the client."""
         assert self.attempt is not None
         assert self._machine is not None
         if status is None:
             self._shell.worker_failed(self.attempt.worker.worker_id, detail)
         final = self._arrived.attempt + 1 >= MAX_ATTEMPTS or self.exchange.closed
-        report = self._give_up()
+        report = self._give_up(timed_out=timed_out)
         self._shell.settle(self, settlement_of(report, self.parsed.demand.prompt_tokens))
         if final:
             self._over = True
             self._shell.ended(self, report, None)
-            self._shell.upstream_failed(self, detail, status)
+            self._shell.upstream_failed(self, detail, status, timed_out)
             return
         self._arrived = _elsewhere(self._arrived, self.attempt.worker.worker_id)
         self.relay = None
         self.begin()
 
-    def _give_up(self) -> StreamReport:
+    def _give_up(self, *, timed_out: bool) -> StreamReport:
         assert self._machine is not None
-        cause = Cause.CLIENT_GONE if self.exchange.closed else Cause.UPSTREAM_ERROR
+        cause = Cause.TIMED_OUT if timed_out else Cause.UPSTREAM_ERROR
+        if self.exchange.closed:
+            cause = Cause.CLIENT_GONE
         self._machine.give_up(cause, self._shell.now_us())
         report = self._machine.report
         assert report is not None
@@ -263,6 +292,7 @@ class LiveRequest:
 
     def _client_gone_waiting(self) -> None:
         self._over = True
+        self._stop_waiting()
         self._shell.gone(self)
 
     def _observation(self, report: StreamReport) -> Observation | None:
