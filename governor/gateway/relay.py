@@ -142,18 +142,17 @@ class Relay:
         self._guarded(UpstreamClosed())
 
     def _check_idle(self) -> None:
-        if self._paused:
+        silent_s = (self._now_us() - self._last_bytes_us) / 1e6
+        if silent_s < self._idle_timeout_s:
+            self._wake_in(self._idle_timeout_s - silent_s, self._check_idle)
+        elif self._paused:
             # Nothing is read because the client does not read: it is the client that stalls.
-            log.warning("the client has not read for %.0f s; closing", self._idle_timeout_s)
+            log.warning("the client has not read for %.0f s; closing", silent_s)
             self._client.abort()
             self._guarded(ClientClosed())
-            return
-        silent_s = (self._now_us() - self._last_bytes_us) / 1e6
-        if silent_s >= self._idle_timeout_s:
+        else:
             detail = f"the worker was silent for {silent_s:.0f} s"
             self._guarded(UpstreamFault(detail, timed_out=True))
-        else:
-            self._wake_in(self._idle_timeout_s - silent_s, self._check_idle)
 
     # -- client -----------------------------------------------------------------------------------
 
