@@ -97,6 +97,11 @@ class Scheduler:
         """How many requests hold a lease, or are about to."""
         return self._accounts.in_flight
 
+    def state_of(self, request_id: str) -> RequestState | None:
+        """Where a request is; None for one that is not known (ended, or never arrived)."""
+        request = self._requests.get(request_id)
+        return None if request is None else request.state
+
     @property
     def pools(self) -> Mapping[str, Pool]:
         """The pools by worker, for metrics. Not to be changed."""
