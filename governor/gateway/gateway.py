@@ -288,6 +288,15 @@ class Gateway:
         answer = responses.refused(reason, retry_after_us, request.id, queued_us, draw)
         request.exchange.respond(*answer)
 
+    def failed(self, request: LiveRequest) -> None:
+        """Governor itself failed in opening an upstream attempt."""
+        self._forget(request)
+        self.fault("open")
+        cause = Cause.UPSTREAM_ERROR
+        self.parts.metrics.count(names.REQUESTS, tenant=request.policy.tenant, cause=cause)
+        self.parts.recorder.ended(request.id, {"cause": cause, "detail": "internal error"})
+        request.exchange.respond(*responses.internal(request.id))
+
     def upstream_failed(
         self, request: LiveRequest, detail: str, status: int | None, timed_out: bool
     ) -> None:
