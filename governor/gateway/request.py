@@ -67,6 +67,8 @@ class Shell(Protocol):
         self, request: "LiveRequest", detail: str, status: int | None, timed_out: bool
     ) -> None: ...
 
+    def failed(self, request: "LiveRequest") -> None: ...
+
     def ended(
         self, request: "LiveRequest", report: StreamReport, observation: Observation | None
     ) -> None: ...
@@ -159,6 +161,13 @@ class LiveRequest:
         self._stop_waiting()
         self.exchange.on_closed = None
         self._shell.refused(self, reason, retry_after_us, self.queued_us + queued_us)
+
+    def failed(self) -> None:
+        """Governor itself failed in opening the upstream attempt."""
+        self._over = True
+        self._stop_waiting()
+        self.exchange.on_closed = None
+        self._shell.failed(self)
 
     def queued(self, position: int, reason: Reason) -> None:
         """The request waits in the gateway. Until `commit_after` nothing is sent, so that a refusal

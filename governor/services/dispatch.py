@@ -40,6 +40,7 @@ from governor.core.lease import Lease, RefusalReason, Refused, Settlement
 from governor.core.outcomes import Cause, Reason
 from governor.core.policy import TenantPolicy
 from governor.core.record import DecisionRecord, record_of
+from governor.core.request import RequestState
 from governor.core.scheduler import Scheduler
 from governor.ports import Clock, Ledger
 
@@ -52,6 +53,9 @@ FAIL_OPEN_CONCURRENCY = 8
 SLOW_DECISION_US = 5_000
 
 UNUSED = Settlement(0, 0, 0, 0, Cause.CLIENT_GONE)
+UNOPENED = Settlement(0, 0, 0, 0, Cause.UPSTREAM_ERROR)
+# Told to the scheduler for a lease that was never asked for or whose answer is not known.
+NOT_TAKEN = Refused(RefusalReason.LEDGER_FULL, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,9 @@ class Ticket(Protocol):
 
     def queued(self, position: int, reason: Reason) -> None:
         """The request waits."""
+
+    def failed(self) -> None:
+        """`admitted` raised: refuse the request; its lease is settled already."""
 
     def land_for_pressure(self) -> None:
         """End this request's thinking: others need the blocks more."""
@@ -139,6 +146,7 @@ class Dispatcher:
         self._views: dict[str, WorkerView] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._wake: asyncio.TimerHandle | None = None
+        self._closed = False
 
     # -- events from the requests -----------------------------------------------------------------
 
@@ -151,7 +159,10 @@ class Dispatcher:
             actions = self.scheduler.receive(arrived, started_us)
         except Exception:
             log.exception("admission failed; failing open")
+            # What the scheduler had taken in of it must not be dispatched a second time.
+            self._withdraw(arrived.request_id)
             self._fail_open(arrived.request_id, live, "admission")
+            self._release_lost()
             return
         took_us = self._clock.now_us() - started_us
         if took_us > SLOW_DECISION_US:
@@ -161,7 +172,7 @@ class Dispatcher:
     def gone(self, request_id: str) -> None:
         """The client left while its request waited."""
         live = self._live.get(request_id)
-        if live is None or live.lease is not None:
+        if live is None or live.lease is not None or live.open:
             return
         live.gone = True
         self._receive(Gone(request_id))
@@ -234,7 +245,8 @@ class Dispatcher:
                 self._clock.now_us(),
                 kv_used_blocks=view.kv_used_blocks,
             )
-        except LedgerUnavailable:
+        except Exception as error:
+            _log_away(error)
             self._metrics.failed_open("ledger")
             return
         for lease in expired.orphaned:
@@ -243,7 +255,8 @@ class Dispatcher:
                 live.ticket.lease_lost()
 
     async def close(self) -> None:
-        """Wait for settlements under way."""
+        """Wait for settlements under way. Nothing wakes the dispatcher afterwards."""
+        self._closed = True
         if self._wake is not None:
             self._wake.cancel()
         while self._tasks:
@@ -260,46 +273,81 @@ class Dispatcher:
         except Exception:
             log.exception("the scheduler failed on %s", type(event).__name__)
             self._metrics.failed_open("scheduler")
+            self._release_lost()
             return
         self._perform(actions)
 
+    def _release_lost(self) -> None:
+        """The scheduler failed in mid-event and its actions are lost: whoever was dispatched or
+        refused by one of them is let through here. What still is in its queue stays there."""
+        for request_id, live in list(self._live.items()):
+            if live.lease is not None or live.open or live.reserving or live.gone:
+                continue
+            if self.scheduler.state_of(request_id) is not RequestState.QUEUED:
+                self._withdraw(request_id)
+                self._fail_open(request_id, live, "scheduler")
+
+    def _withdraw(self, request_id: str) -> None:
+        """Take a request out of the scheduler, queued or reserving; it may not know it."""
+        for event in (Gone(request_id), LeaseRefused(request_id, NOT_TAKEN)):
+            try:
+                actions = self.scheduler.receive(event, self._clock.now_us())
+            except IllegalEvent:
+                continue
+            except Exception:
+                log.exception("the scheduler failed to let go of a request")
+                continue
+            self._perform(actions)
+
     def _perform(self, actions: tuple[Action, ...]) -> None:
         for action in actions:
-            match action:
-                case Reserve():
-                    if (live := self._live.get(action.request_id)) is not None:
-                        live.reserving = True
-                    self._spawn(self._reserve(action))
-                case Shed(request_id, reason, retry_after_us, judged, queued_us):
-                    self._record(judged, reason, None)
-                    live = self._live.pop(request_id, None)
-                    if live is not None:
-                        live.ticket.shed(reason, retry_after_us, queued_us)
-                case Queued(request_id, position, reason):
-                    if (live := self._live.get(request_id)) is not None:
-                        live.ticket.queued(position, reason)
-                case Renew():
-                    self._spawn(self._renew(action))
-                case Abandon(request_id, lease):
-                    self._live.pop(request_id, None)
-                    self._spawn(self._settle_unused(lease))
-                case LandForPressure(request_id):
-                    if (live := self._live.get(request_id)) is not None:
-                        live.ticket.land_for_pressure()
-                case WakeAt(at_us):
-                    self._wake_at(at_us)
+            try:
+                self._perform_one(action)
+            except Exception:
+                # One ticket's fault must not keep the others from what was decided for them.
+                log.exception("%s could not be performed", type(action).__name__)
+                self._metrics.failed_open("dispatch")
 
-    async def _reserve(self, action: Reserve) -> None:
+    def _perform_one(self, action: Action) -> None:
+        match action:
+            case Reserve(request_id):
+                live = self._live.get(request_id)
+                if live is None or live.open:
+                    self._withdraw(request_id)
+                    return
+                live.reserving = True
+                self._spawn(self._reserve(action, live))
+            case Shed(request_id, reason, retry_after_us, judged, queued_us):
+                self._record(judged, reason, None)
+                live = self._live.pop(request_id, None)
+                if live is not None:
+                    live.ticket.shed(reason, retry_after_us, queued_us)
+            case Queued(request_id, position, reason):
+                if (live := self._live.get(request_id)) is not None:
+                    live.ticket.queued(position, reason)
+            case Renew():
+                self._spawn(self._renew(action))
+            case Abandon(request_id, lease):
+                self._live.pop(request_id, None)
+                self._spawn(self._settle_lease(lease, UNUSED))
+                self._receive(Settled(request_id, UNUSED))
+            case LandForPressure(request_id):
+                if (live := self._live.get(request_id)) is not None:
+                    live.ticket.land_for_pressure()
+            case WakeAt(at_us):
+                self._wake_at(at_us)
+
+    async def _reserve(self, action: Reserve, live: _Live) -> None:
         request_id = action.request_id
-        live = self._live[request_id]
         try:
             answer = await self._ledger.reserve(action.lease_request, self._clock.now_us())
-        except LedgerUnavailable as error:
-            log.warning("ledger away, failing open: %s", error)
+        except Exception as error:
+            _log_away(error)
             live.reserving = False
-            self._receive(LeaseRefused(request_id, Refused(RefusalReason.LEDGER_FULL, 0)))
-            self._receive(Gone(request_id))
-            if not live.gone:
+            self._withdraw(request_id)
+            if live.gone:
+                self._live.pop(request_id, None)
+            else:
                 self._fail_open(request_id, live, "ledger")
             return
         live.reserving = False
@@ -312,9 +360,18 @@ class Dispatcher:
         self._record(action.judged, action.reason, answer.fence)
         self._receive(Reserved(request_id, answer))
         if not live.gone:
-            live.ticket.admitted(
-                Admitted(action.worker_id, action.reason, answer, action.grant, action.queued_us)
+            admitted = Admitted(
+                action.worker_id, action.reason, answer, action.grant, action.queued_us
             )
+            self._admit(request_id, live, admitted)
+
+    def _admit(self, request_id: str, live: _Live, admitted: Admitted) -> None:
+        try:
+            live.ticket.admitted(admitted)
+        except Exception:
+            log.exception("an admitted request could not be opened")
+            self.settled(request_id, UNOPENED)
+            live.ticket.failed()
 
     async def _renew(self, action: Renew) -> None:
         live = self._live.get(action.request_id)
@@ -322,18 +379,20 @@ class Dispatcher:
             return
         async with live.lock:
             lease = live.lease
-            if lease is None or action.request_id not in self._live:
+            if lease is None or self._live.get(action.request_id) is not live:
                 return
             try:
                 answer = await self._ledger.renew(
                     lease.id, lease.fence, action.profile, action.ttl_us, self._clock.now_us()
                 )
-            except LedgerUnavailable:
+            except Exception as error:
+                _log_away(error)
                 self._metrics.failed_open("ledger")
                 return
             if isinstance(answer, Refused):
                 log.warning("renewal refused: %s", answer.reason.value)
-                if answer.reason is RefusalReason.EXPIRED:
+                current = self._live.get(action.request_id) is live
+                if answer.reason is RefusalReason.EXPIRED and current:
                     live.ticket.lease_lost()
             else:
                 live.lease = answer
@@ -344,9 +403,6 @@ class Dispatcher:
             if lease is not None:
                 await self._settle_lease(lease, settlement)
 
-    async def _settle_unused(self, lease: Lease) -> None:
-        await self._settle_lease(lease, UNUSED)
-
     async def _settle_lease(self, lease: Lease, settlement: Settlement) -> None:
         now_us = self._clock.now_us()
         try:
@@ -356,8 +412,9 @@ class Dispatcher:
                 await self._ledger.confirm_abort(lease.id, now_us)
             elif isinstance(answer, Refused):
                 log.warning("settlement refused: %s", answer.reason.value)
-        except LedgerUnavailable:
-            log.warning("ledger away: lease %s ends by its TTL", lease.id)
+        except Exception as error:
+            _log_away(error)
+            log.warning("lease %s ends by its TTL", lease.id)
             self._metrics.failed_open("ledger")
 
     def _fail_open(self, request_id: str, live: _Live, where: str) -> None:
@@ -376,11 +433,19 @@ class Dispatcher:
             return
         self._live[request_id] = live
         live.open, live.worker_id = True, chosen
-        live.ticket.admitted(Admitted(chosen, Reason.FAIL_OPEN, None, None, 0))
+        self._admit(request_id, live, Admitted(chosen, Reason.FAIL_OPEN, None, None, 0))
 
     def _record(self, judged: Judged | None, reason: Reason, version: int | None) -> None:
         if judged is None:
             return
+        try:
+            self._keep(judged, reason, version)
+        except Exception:
+            # What explains a decision must not undo it.
+            log.exception("a decision could not be recorded")
+            self._metrics.failed_open("record")
+
+    def _keep(self, judged: Judged, reason: Reason, version: int | None) -> None:
         record = record_of(
             judged.decision,
             demand=judged.demand,
@@ -412,7 +477,16 @@ class Dispatcher:
             self._metrics.failed_open("dispatch")
 
     def _wake_at(self, at_us: int) -> None:
+        if self._closed:
+            return
         if self._wake is not None:
             self._wake.cancel()
         delay_s = max(0.0, (at_us - self._clock.now_us()) / 1e6)
         self._wake = asyncio.get_running_loop().call_later(delay_s, self.tick)
+
+
+def _log_away(error: Exception) -> None:
+    if isinstance(error, LedgerUnavailable):
+        log.warning("ledger away: %s", error)
+    else:
+        log.error("the ledger failed", exc_info=error)
