@@ -6,7 +6,7 @@ It is gone when the process ends, and so are the streams that its leases stood f
 from collections import OrderedDict, deque
 from dataclasses import dataclass, replace
 
-from governor.core.headroom import PoolSums, Profile, SumsView, peak
+from governor.core.headroom import PoolSums, Profile, SumsView, conditioned, peak
 from governor.core.lease import (
     Expired,
     Lease,
@@ -123,7 +123,8 @@ class MemoryLedger:
             return None
         if pool.overcommitted:
             return RefusalReason.OVERCOMMITTED
-        if peak(pool.sums.view(), request.profile, request.z, request.sigma_c) > limit:
+        sums = conditioned(pool.sums.view())
+        if peak(sums, request.profile, request.z, request.sigma_c) > limit:
             return RefusalReason.NO_HEADROOM
         return None
 

@@ -23,17 +23,18 @@ from governor.core.units import US_PER_S
 class SchedulerSettings:
     """Numbers of the scheduler.
 
-    One pass looks at `attempts_per_pass` waiting requests at most, which bounds its time. A request
-    may be overtaken by `max_bypass` others that fit where it does not; then the workers that could
-    serve it are kept for it until it fits. A lease lives `lease_ttl_us` and is renewed at half of
-    it. While something waits the scheduler asks to be woken at least every `poll_us`, since
-    headroom also appears by the mere passing of time.
+    One pass looks at `looks_per_pass` waiting requests at most and decides on `attempts_per_pass`
+    of them, which bounds its time. A request may be overtaken by `max_bypass` others that fit where
+    it does not; then the workers that could serve it are kept for it until it fits. A lease lives
+    `lease_ttl_us` and is renewed at half of it. While something waits the scheduler asks to be
+    woken at least every `poll_us`, since headroom also appears by the mere passing of time.
     """
 
     admission: AdmissionSettings = field(default_factory=AdmissionSettings)
     overcommit: OvercommitSettings = field(default_factory=OvercommitSettings)
     price: PriceSettings = field(default_factory=PriceSettings)
     attempts_per_pass: int = 16
+    looks_per_pass: int = 64
     max_bypass: int = 16
     lease_ttl_us: int = 60 * US_PER_S
     poll_us: int = US_PER_S // 10

@@ -66,7 +66,7 @@ class WorkerLoad:
     in_flight: int = 0
     waiting: int | None = None
     external_blocks: int = 0
-    z: float = 1.645
+    z: float = 2.33
     sigma_c: float = 0.1
     concurrency_limit: int | None = None
     overcommitted: bool = False

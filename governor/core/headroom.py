@@ -136,6 +136,32 @@ class PoolSums:
         )
 
 
+def conditioned(sums: SumsView) -> SumsView:
+    """The sums given that everything in them still runs, as it does: what ends is taken away.
+
+    A profile knows what was generated when it was made. Since then those that ended have left the
+    sums with all that they stood for, while those that run on still count with the chance that they
+    had of getting here (measured: the sums of short requests were 20 % below what was held). In the
+    window's first bin each holds its blocks for certain, `top`; later bins grow by the same factor,
+    up to `top`. Exact where all have the same chance, else on the safe side.
+    """
+    first, certain = sums.mean[0], sums.top[0]
+    if first <= 0 or certain <= first:
+        return sums
+    factor = certain / first
+    means, variances, thirds = list(sums.mean), list(sums.var), list(sums.third)
+    for index, (mean, top) in enumerate(zip(sums.mean, sums.top, strict=True)):
+        if mean <= 0 or top <= mean:
+            continue
+        before, grown = mean / top, min(1.0, factor * mean / top)
+        blocks = variances[index] / (mean * (1.0 - before))
+        means[index] = int(grown * top)
+        variance = blocks * means[index] * (1.0 - grown)
+        variances[index] = int(variance)
+        thirds[index] = int(variance * blocks * (1.0 - 2.0 * grown) / 1e6)
+    return replace(sums, mean=tuple(means), var=tuple(variances), third=tuple(thirds))
+
+
 def profile(
     prompt_tokens: int,
     held: Survival,

@@ -5,11 +5,13 @@ and a concurrency limit for a worker that the headroom model does not describe.
 import math
 from dataclasses import dataclass
 
-# z starts where the simulated pool preempted 1.8 % of its requests at 99 % of the best goodput
-# (reference simulation, chance constraint at 245k KV tokens) and is learned from there.
-FIRST_Z = 1.645
+# z starts at the Gaussian 0.99 quantile: a simulated pool of 245k KV tokens then preempted 0.0 % of
+# its requests at 98 % of the best goodput (reference simulation), and it is learned from there.
+FIRST_Z = 2.33
 MOST_Z = 4.0
 FIRST_SIGMA = 0.1
+# All forecasts rest on one estimator, so some of their error is always shared.
+LEAST_SIGMA = 0.05
 MOST_SIGMA = 0.5
 
 
@@ -18,10 +20,10 @@ class OvercommitSettings:
     """Rates of learning. `exceed_target` is how often the memory held may be above its quantile;
     `preempt_target` how many preemptions per request are too many (DESIGN §6)."""
 
-    exceed_target: float = 0.05
+    exceed_target: float = 0.01
     preempt_target: float = 0.01
     z_rate: float = 0.1
-    outer_rate: float = 0.5
+    outer_rate: float = 0.1
     sigma_rate: float = 0.05
 
 
@@ -34,13 +36,14 @@ class Overcommit:
     are rare and late, but they are what exceedances stand for.
     """
 
-    __slots__ = ("_outer", "_preempts", "_settings", "_z", "exceedances", "observed", "sigma_c")
+    __slots__ = ("_outer", "_settings", "_variance", "_z", "exceedances", "observed", "sigma_c")
 
     def __init__(self, settings: OvercommitSettings) -> None:
         self._settings = settings
         self._z = FIRST_Z
         self._outer = 0.0
-        self._preempts = settings.preempt_target
+        # Signed: a set that does better than its variance takes back what another has added.
+        self._variance = FIRST_SIGMA**2
         self.sigma_c = FIRST_SIGMA
         self.observed = 0
         self.exceedances = 0
@@ -61,19 +64,14 @@ class Overcommit:
         self.exceedances += exceeds
         step = (1.0 if exceeds else 0.0) - settings.exceed_target
         self._z = min(MOST_Z, max(0.0, self._z + settings.z_rate * step))
-        unexplained = max(0.0, (held_milliblocks - mean) ** 2 - var) / mean**2
-        variance = self.sigma_c**2
-        variance += settings.sigma_rate * (unexplained - variance)
-        self.sigma_c = min(MOST_SIGMA, math.sqrt(max(0.0, variance)))
+        unexplained = ((held_milliblocks - mean) ** 2 - var) / mean**2
+        self._variance += settings.sigma_rate * (min(1.0, unexplained) - self._variance)
+        self.sigma_c = min(MOST_SIGMA, max(LEAST_SIGMA, math.sqrt(max(0.0, self._variance))))
 
     def preempted(self, preemptions: int, dispatched: int) -> None:
         """The engine preempted so often since the last report, in which so many were dispatched."""
-        if preemptions == 0 and dispatched == 0:
-            return
-        rate = preemptions / max(1, dispatched)
-        self._preempts += 0.2 * (min(1.0, rate) - self._preempts)
-        step = self._settings.outer_rate * (self._preempts - self._settings.preempt_target)
-        self._outer = min(2.0, max(0.0, self._outer + step))
+        excess = preemptions - self._settings.preempt_target * dispatched
+        self._outer = min(2.0, max(0.0, self._outer + self._settings.outer_rate * excess))
 
 
 class ConcurrencyLimit:

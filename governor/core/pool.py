@@ -6,7 +6,7 @@ Decides nothing; `load` is the value that decisions are made on.
 from dataclasses import dataclass, replace
 
 from governor.core.fleet import WorkerLoad, WorkerView
-from governor.core.headroom import PoolSums, Profile, SumsView
+from governor.core.headroom import PoolSums, Profile, SumsView, conditioned
 from governor.core.overcommit import ConcurrencyLimit, Overcommit, OvercommitSettings
 from governor.core.price import PriceController, PriceSettings
 from governor.core.units import blocks_for
@@ -151,7 +151,7 @@ class Pool:
             return before
         self._sums.advance(current_bin)
         self._long_sums.advance(current_bin)
-        sums = self._sums.view()
+        sums = conditioned(self._sums.view())
         waiting = view.waiting
         if waiting:
             # What the engine already could not start, the requests sent since stand behind.
@@ -160,7 +160,7 @@ class Pool:
         self._load = WorkerLoad(
             view=view,
             sums=sums,
-            long_sums=self._long_sums.view(),
+            long_sums=conditioned(self._long_sums.view()),
             in_flight=len(self.holds),
             waiting=waiting,
             external_blocks=0 if stale else self._external_blocks,
@@ -205,7 +205,7 @@ class Pool:
             self._cohort = cohort = None
         if cohort is None and self.holds:
             self._sums.advance(current_bin)
-            sums = self._sums.view()
+            sums = conditioned(self._sums.view())
             # The predicted peak is where the decision was tightest.
             due_bin = sums.base_bin + max(1, sums.mean.index(max(sums.mean)))
             self._cohort = _Cohort(frozenset(self.holds), sums, due_bin)

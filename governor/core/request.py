@@ -115,6 +115,23 @@ class GovernedRequest:
             return before, answer.truncated(left), 0
         return demand.prompt_tokens, self.footprint.held, self.generated_tokens
 
+    def needs_as_much_as(self, other: "GovernedRequest") -> bool:
+        """Whether a lack of headroom for `other` is one for this too, so that asking is idle.
+
+        A deadline may have to be given up at any moment, so such a request is always asked about.
+        """
+        mine, theirs = self.arrived.demand, other.arrived.demand
+        if self.footprint is None or other.footprint is None or other.why is not Reason.NO_HEADROOM:
+            return False
+        return (
+            mine.deadline_us is None
+            and mine.model == theirs.model
+            and mine.priority >= theirs.priority
+            and mine.prompt_tokens >= theirs.prompt_tokens
+            and self.footprint.area >= other.footprint.area
+            and self.arrived.excluded >= other.arrived.excluded
+        )
+
     @property
     def landable(self) -> bool:
         """Whether the policy lets the price land it, and it has thought enough to answer well."""

@@ -8,6 +8,7 @@ headroom appears, and lands running thinkers before it lets anybody's wait run o
 from collections.abc import Mapping
 from dataclasses import replace
 from heapq import heappop, heappush
+from itertools import islice
 from types import MappingProxyType
 
 from governor.core.accounts import TenantAccounts
@@ -220,31 +221,36 @@ class Scheduler:
         that do, until it has been overtaken too often."""
         blocked_tenants: set[str] = set()
         kept: frozenset[str] = frozenset()
+        overtaken: list[GovernedRequest] = []
         self._passed.clear()
         attempts = 0
-        for waiting in self._queue.order(blocked_tenants):
+        due = islice(self._queue.order(blocked_tenants), self._settings.looks_per_pass)
+        for waiting in due:
             request = self._requests[waiting.request_id]
             serving = self._serving(request)
-            if serving and serving <= kept:
-                request.why = Reason.BEHIND_OTHERS
-            if now_us < request.not_before_us or (serving and serving <= kept):
-                continue
             if attempts >= self._settings.attempts_per_pass:
                 break
-            attempts += 1
-            decision = self._judge(request, now_us, kept)
-            if decision.outcome is Outcome.ADMIT:
-                self._reserve(request, decision.chosen, now_us, actions, Reason.FITS)
-                for other in self._passed:
-                    other.bypassed += decision.worker_id in self._serving(other)
-            elif decision.outcome is Outcome.SHED:
-                self._shed(request, decision.reason, now_us, actions)
-            elif decision.reason.is_tenants_own:
-                blocked_tenants.add(waiting.tenant)
-            elif decision.reason is not Reason.LONG_TASK_SHARE:
-                self._passed.append(request)
-                if request.bypassed >= self._settings.max_bypass:
-                    kept |= serving
+            if serving and serving <= kept:
+                request.why = Reason.BEHIND_OTHERS
+            elif any(request.needs_as_much_as(other) for other in self._passed):
+                request.why = Reason.NO_HEADROOM
+                overtaken.append(request)
+            elif now_us >= request.not_before_us:
+                attempts += 1
+                decision = self._judge(request, now_us, kept)
+                if decision.outcome is Outcome.ADMIT:
+                    self._reserve(request, decision.chosen, now_us, actions, Reason.FITS)
+                    for other in overtaken:
+                        other.bypassed += decision.worker_id in self._serving(other)
+                elif decision.outcome is Outcome.SHED:
+                    self._shed(request, decision.reason, now_us, actions)
+                elif decision.reason.is_tenants_own:
+                    blocked_tenants.add(waiting.tenant)
+                elif decision.reason is not Reason.LONG_TASK_SHARE:
+                    self._passed.append(request)
+                    overtaken.append(request)
+            if request.bypassed >= self._settings.max_bypass and request in overtaken[-1:]:
+                kept |= serving
 
     def _serving(self, request: GovernedRequest) -> frozenset[str]:
         model = request.arrived.demand.model

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from governor.adapters.ledger_memory import MemoryLedger
-from governor.core.headroom import EMPTY_PROFILE, PoolSums, SumsView, peak
+from governor.core.headroom import EMPTY_PROFILE, PoolSums, SumsView, conditioned, peak
 from governor.core.lease import Lease, RefusalReason, Refused, Settled
 from tests.admission_builders import lease_request, running_profile, settlement
 
@@ -63,7 +63,7 @@ class LedgerMachine(RuleBasedStateMachine):
         before = run(self.ledger.sums("w0", self.now_us))
         answer = run(self.ledger.reserve(request, self.now_us))
         assert isinstance(before, SumsView)
-        fits = peak(before, request.profile, request.z, request.sigma_c) <= LIMIT
+        fits = peak(conditioned(before), request.profile, request.z, request.sigma_c) <= LIMIT
         if isinstance(answer, Refused):
             assert not force
             assert not fits or answer.reason is RefusalReason.OVERCOMMITTED

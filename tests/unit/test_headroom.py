@@ -16,6 +16,7 @@ from governor.core.headroom import (
     PROFILE_BINS,
     PoolSums,
     Profile,
+    conditioned,
     drained_by,
     peak,
     profile,
@@ -205,6 +206,48 @@ def test_the_peak_of_few_is_near_the_exact_quantile_and_nearer_than_the_gaussian
         gaussian_errors.append(abs(gaussian - exact) / sum(blocks))
     assert fmean(errors) < 0.07
     assert fmean(errors) < fmean(gaussian_errors)
+
+
+def test_what_still_runs_counts_as_running() -> None:
+    """Ten alike, of which those that ended have left the sums: the rest hold what they hold."""
+    made = profile(0, log_normal(100, 0.6), 0, 16, 1_000, 10_000, 0)
+    sums = PoolSums()
+    for _ in range(10):
+        sums.add(made)
+    sums.advance(9)
+    raw, given = sums.view(), conditioned(sums.view())
+    assert raw.mean[0] < 0.7 * raw.top[0]
+    assert given.mean[0] == raw.top[0]
+    assert given.var[0] == 0
+    # For requests that are alike it is the exact conditional profile.
+    exact = profile(0, log_normal(100, 0.6), 90, 16, 1_000, 10_000, 90_000)
+    for index in range(1, 40):
+        assert given.mean[index] == pytest.approx(
+            10 * exact.mean_milliblocks[index], rel=0.02, abs=9
+        )
+        assert given.var[index] == pytest.approx(10 * exact.var[index], rel=0.03, abs=2e5)
+    assert given.top == raw.top
+
+
+def test_certain_sums_need_no_conditioning() -> None:
+    sums = PoolSums()
+    sums.add(running_profile(160))
+    assert conditioned(sums.view()) == sums.view()
+    assert conditioned(EMPTY_SUMS) == EMPTY_SUMS
+
+
+@given(st.lists(profiles, max_size=12), st.integers(0, 60))
+def test_conditioning_never_lowers_and_never_passes_what_all_hold(
+    some: list[Profile], passed: int
+) -> None:
+    sums = PoolSums()
+    for one in some:
+        sums.add(one.starting(0))
+    sums.advance(passed)
+    raw, given = sums.view(), conditioned(sums.view())
+    for before, after, top in zip(raw.mean, given.mean, raw.top, strict=True):
+        assert before - 1 <= after <= top
+    assert all(var >= 0 for var in given.var)
 
 
 def test_a_later_candidate_meets_the_bins_of_its_own_time() -> None:

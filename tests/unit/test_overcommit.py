@@ -3,13 +3,19 @@ that the model does not describe."""
 
 import random
 
-from governor.core.overcommit import MOST_Z, ConcurrencyLimit, Overcommit, OvercommitSettings
+from governor.core.overcommit import (
+    FIRST_Z,
+    MOST_Z,
+    ConcurrencyLimit,
+    Overcommit,
+    OvercommitSettings,
+)
 
 
 def test_exceedances_tend_to_their_target_whatever_the_spread_really_is() -> None:
     for real_deviation in (5_000, 20_000):
         rng = random.Random(3)
-        learner = Overcommit(OvercommitSettings())
+        learner = Overcommit(OvercommitSettings(exceed_target=0.05))
         for _ in range(6_000):
             held = int(rng.gauss(100_000, real_deviation))
             learner.held(held, 100_000, 10_000**2)
@@ -25,7 +31,7 @@ def test_z_rises_when_the_pool_holds_more_than_predicted_and_falls_when_less() -
     start = over.z
     for _ in range(5):
         over.held(200_000, 100_000, 10_000**2)
-    for _ in range(200):
+    for _ in range(300):
         under.held(90_000, 100_000, 10_000**2)
     assert over.z > start > under.z
     for _ in range(10_000):
@@ -47,12 +53,19 @@ def test_preemptions_above_their_target_raise_z_and_their_absence_lets_it_fall_b
     learner = Overcommit(OvercommitSettings())
     start = learner.z
     for _ in range(5):
-        learner.preempted(5, 50)
+        learner.preempted(2, 50)
     raised = learner.z
-    assert raised > start + 0.1
-    for _ in range(2_000):
+    assert raised > start + 0.5
+    for _ in range(20):
         learner.preempted(0, 50)
     assert learner.z == start
+
+
+def test_preemptions_at_their_target_leave_z_where_it_is() -> None:
+    learner = Overcommit(OvercommitSettings())
+    for _ in range(100):
+        learner.preempted(1, 100)
+    assert abs(learner.z - FIRST_Z) < 1e-6
 
 
 def test_a_quiet_scrape_teaches_nothing() -> None:

@@ -153,6 +153,25 @@ def test_but_it_is_overtaken_only_so_often() -> None:
     assert ids(Reserve, driver.settle("full"))[0] == "large"
 
 
+def test_those_that_need_as_much_as_one_that_has_no_room_are_not_asked() -> None:
+    """So that a long queue costs one decision and the small request behind it gets its turn."""
+    driver = Driver(settings=replace(SETTINGS, attempts_per_pass=2))
+    driver.send(Scraped(view(max_model_len=4_000)))
+    driver.fill()
+    queue_up(driver, "l1", "l2", "l3", "l4", priority=Priority.HIGH)
+    small = {"prompt_tokens": 1, "max_completion_tokens": 8}
+    assert ids(Reserve, driver.arrive("small", **small)) == ["small"]
+
+
+def test_retry_after_counts_what_waits(roomy: Driver) -> None:
+    """The pool works off 1.6 token² each microsecond; each that waits is of about 80,000 token²."""
+    roomy.fill()
+    queue_up(roomy, *(f"q{index}" for index in range(100)))
+    full = TenantPolicy(tenant="b", queue=QueuePolicy(max_queued=0))
+    (shed,) = of(Shed, roomy.arrive("b", tenant="b", policy=full, prompt_tokens=640))
+    assert 4 * SECOND < shed.retry_after_us < 10 * SECOND
+
+
 def test_a_tenant_at_its_concurrency_waits_and_does_not_hold_up_others() -> None:
     driver = Driver()
     policy = TenantPolicy(tenant="a", max_concurrent=1)

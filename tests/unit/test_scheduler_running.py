@@ -27,7 +27,7 @@ def test_a_checkpoint_swaps_the_profile_for_a_conditional_one() -> None:
     (renew,) = of(Renew, driver.send(Renewed("a", 100, thinking_over=False)))
     assert renew.profile != reserve.lease_request.profile
     assert renew.profile.tops[0] > reserve.lease_request.profile.tops[0]
-    assert driver.scheduler.fleet(0).workers[0].sums.mean == renew.profile.mean_milliblocks
+    assert driver.scheduler.fleet(0).workers[0].sums.top == renew.profile.tops
 
 
 def test_when_thinking_is_over_only_the_answer_is_still_expected() -> None:
