@@ -207,7 +207,7 @@ class Gateway:
             rid=attempt.rid,
             budget_path=attempt.budget_path,
             asks_token_ids=attempt.asks_token_ids,
-            governed=attempt.enforced and attempt.thinks,
+            governed=attempt.steered,
         )
         headers = {
             "content-type": "application/json",

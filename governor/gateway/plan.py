@@ -58,6 +58,14 @@ class Attempt:
         return demand.thinks and self.family is not None and demand.landable
 
     @property
+    def steered(self) -> bool:
+        """Whether the grant takes the place of the client's own words on thinking: also where it
+        switches thinking off, since not every worker knows every dialect's switch."""
+        if not self.enforced or self.grant is None or self.family is None:
+            return False
+        return self.thinks or self.grant.thinking_off
+
+    @property
     def budget_path(self) -> LandingPath:
         """How the budget reaches the worker."""
         grant = self.grant
