@@ -12,7 +12,7 @@ from governor.core.outcomes import Cause, WrapUpReason
 
 # A lease's profile is recomputed each time the output has grown by this factor (DESIGN §6).
 RENEW_FACTOR = 1.25
-FIRST_RENEW_TOKENS = 64
+FIRST_RENEW_TOKENS = 16
 
 
 class State(Enum):
@@ -246,10 +246,15 @@ class ThinkingSession:
 
     def _answer(self, tokens: int, after: State) -> tuple[Action, ...]:
         self.answer_tokens += tokens
-        if self.state is not State.ANSWERING:
+        thinking_ended = self.state is not State.ANSWERING
+        if thinking_ended:
             self._note_native_landing()
         self.state = after
-        return self._renewals(thinking_over=True)
+        actions = self._renewals(thinking_over=True)
+        if thinking_ended and not actions:
+            # Only the answer is still to come: a much smaller profile, worth telling at once.
+            return (Renew(self.generated_tokens, True),)
+        return actions
 
     def _note_native_landing(self) -> None:
         """Thinking that ends with its engine budget used up was ended by the engine, not the model.

@@ -152,6 +152,13 @@ def test_the_lease_is_renewed_at_geometric_checkpoints() -> None:
         for action in session.receive(ReasoningSeen(1), at)
         if isinstance(action, Renew)
     ]
-    assert renewals[0] == 64
+    assert renewals[0] == 16
     assert all(later / earlier >= 1.24 for earlier, later in zip(renewals, renewals[1:], strict=False))
-    assert len(renewals) <= 10
+    assert len(renewals) <= 16
+
+
+def test_the_end_of_thinking_renews_the_lease_at_once() -> None:
+    session = ThinkingSession(limits())
+    session.receive(ReasoningSeen(20), 0)
+    assert session.receive(AnswerSeen(1), 1) == (Renew(21, True),)
+    assert session.receive(AnswerSeen(1), 2) == ()
