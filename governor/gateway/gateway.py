@@ -226,8 +226,8 @@ class Gateway:
 
     def gone(self, request: LiveRequest) -> None:
         """The client left while its request waited."""
-        self.live.pop(request.id, None)
-        self._arrived_us.pop(request.id, None)
+        self._forget(request)
+        self.parts.recorder.ended(request.id, {"cause": Cause.CLIENT_GONE})
         self.parts.dispatcher.gone(request.id)
         self.parts.metrics.count(
             names.REQUESTS, tenant=request.policy.tenant, cause=Cause.CLIENT_GONE
