@@ -233,6 +233,10 @@ class Gateway:
             names.REQUESTS, tenant=request.policy.tenant, cause=Cause.CLIENT_GONE
         )
 
+    def withdraw(self, request: LiveRequest) -> None:
+        """Take a waiting request out of admission."""
+        self.parts.dispatcher.gone(request.id)
+
     def settle(self, request: LiveRequest, settlement: Settlement) -> None:
         """An attempt ended."""
         self.parts.dispatcher.settled(request.id, settlement)

@@ -16,6 +16,7 @@ from governor.core.outcomes import Cause, Mode, Reason, WrapUpReason
 from governor.core.policy import TenantPolicy
 from governor.core.signals import Control, ControlAck, ControlOp, SignalRow
 from governor.core.stream import StreamMachine
+from governor.core.units import US_PER_S
 from governor.gateway.exchange import ClientExchange
 from governor.gateway.plan import Attempt, WorkerFacts, describe, plan_of, settlement_of
 from governor.gateway.relay import Relay
@@ -48,6 +49,8 @@ class Shell(Protocol):
     def arrive(self, request: "LiveRequest", arrived: Arrived) -> None: ...
 
     def gone(self, request: "LiveRequest") -> None: ...
+
+    def withdraw(self, request: "LiveRequest") -> None: ...
 
     def settle(self, request: "LiveRequest", settlement: Settlement) -> None: ...
 
@@ -103,6 +106,7 @@ class LiveRequest:
         self.queued_us = 0
         self.queue_position = 0
         self._over = False
+        self._last_attempt = False
         self._machine: StreamMachine | None = None
         self._waiting: asyncio.TimerHandle | None = None
 
@@ -242,6 +246,7 @@ class LiveRequest:
         if status is None:
             self._shell.worker_failed(self.attempt.worker.worker_id, detail)
         final = self._arrived.attempt + 1 >= MAX_ATTEMPTS or self.exchange.closed
+        final = final or self._last_attempt
         report = self._give_up(timed_out=timed_out)
         self._shell.settle(self, settlement_of(report, self.parsed.demand.prompt_tokens))
         if final:
@@ -298,6 +303,15 @@ class LiveRequest:
             return "queued"
         self.relay.feed(LandNow(reason))
         return self.relay.machine.session.state.value
+
+    def stop(self, detail: str) -> None:
+        """The gateway ends: an open stream gets a typed error, whoever waits is refused."""
+        self._last_attempt = True
+        if self.relay is not None:
+            self.relay.abandon(detail)
+        elif not self._over:
+            self._shell.withdraw(self)
+            self.shed(Reason.DRAINING, US_PER_S, 0)
 
     def _client_gone_waiting(self) -> None:
         self._over = True

@@ -77,14 +77,14 @@ class Runtime:
     async def stop(self) -> None:
         """End what still runs with a typed error, settle, and close every connection."""
         for request in list(self.gateway.live.values()):
-            if request.relay is not None:
-                request.relay.abandon("the gateway is shutting down")
-        for task in self._tasks:
+            request.stop("the gateway is shutting down")
+        tasks = [*self._tasks, *(task for _, task in self._feeds.values())]
+        for task in tasks:
             task.cancel()
         if self.watch is not None:
             await self.watch.close()
-        for subscriber, task in self._feeds.values():
-            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for subscriber, _ in self._feeds.values():
             await subscriber.close()
         await self.dispatcher.close()
         for worker in self.workers.values():
