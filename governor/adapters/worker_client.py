@@ -1,6 +1,7 @@
 """WorkerClient: control-plane calls to one worker over httpx: join, scrape, control.
 
-Fails typed: every transport fault is an `UpstreamFailed`. Timeout 5 s for reads, 2 s for control.
+Fails typed: every fault of the worker or the way to it is an `UpstreamFailed`. Timeout 5 s for
+reads, 2 s for control.
 """
 
 from typing import Any
@@ -19,13 +20,21 @@ from governor.core.signals import Control, ControlAck, decode_ack, encode_contro
 from governor.core.worker_facts import WorkerInfo, WorkerScrape
 
 CONTROL_TIMEOUT_S = 2.0
+ASSUMED_BLOCK_TOKENS = 16
 
 
 class WorkerClient:
     """One worker. Safe to use from several tasks of one loop."""
 
-    def __init__(self, base_url: str, key: str | None = None, timeout_s: float = 5.0) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        key: str | None = None,
+        timeout_s: float = 5.0,
+        control_timeout_s: float = CONTROL_TIMEOUT_S,
+    ) -> None:
         headers = {} if key is None else {"authorization": f"Bearer {key}"}
+        self._control_timeout_s = control_timeout_s
         self._client = httpx.AsyncClient(base_url=base_url, headers=headers, timeout=timeout_s)
 
     async def join(self) -> WorkerInfo:
@@ -36,14 +45,15 @@ class WorkerClient:
         if response is not None:
             return _contract_info(_json(response), names, cards)
         scrape = await self.scrape()
-        lengths = [card["max_model_len"] for card in cards if card.get("max_model_len")]
+        told = (card.get("max_model_len") for card in cards)
+        lengths = [length for length in told if type(length) is int and length > 0]
         epoch = scrape.process_start_s if scrape.process_start_s is not None else "unknown"
         return WorkerInfo(
             worker_epoch=str(epoch),
             models=names,
             # vLLM is told by its metrics; it can return the ids of what it generates.
             features=frozenset({"return_token_ids"} if scrape.running is not None else ()),
-            block_size=scrape.block_size or 16,
+            block_size=scrape.block_size or ASSUMED_BLOCK_TOKENS,
             num_blocks=scrape.num_blocks,
             max_model_len=min(lengths, default=None),
             model_cards=cards,
@@ -65,9 +75,9 @@ class WorkerClient:
     async def _control(self, body: dict[str, Any]) -> ControlAck:
         try:
             response = await self._client.post(
-                "/governor/v1/control", json=body, timeout=CONTROL_TIMEOUT_S
+                "/governor/v1/control", json=body, timeout=self._control_timeout_s
             )
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise _typed(error) from error
         if response.status_code != 200:
             raise UpstreamProtocolError(f"control answered {response.status_code}")
@@ -86,7 +96,7 @@ class WorkerClient:
     async def _get(self, path: str, *, allow_missing: bool = False) -> httpx.Response | None:
         try:
             response = await self._client.get(path)
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise _typed(error) from error
         if allow_missing and response.status_code in (404, 405):
             return None
@@ -126,14 +136,14 @@ def _contract_info(
 def _json(response: httpx.Response) -> dict[str, Any]:
     try:
         found = response.json()
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UpstreamProtocolError(f"{response.url.path} is not JSON") from error
     if not isinstance(found, dict):
         raise UpstreamProtocolError(f"{response.url.path} is not an object")
     return found
 
 
-def _typed(error: httpx.HTTPError) -> UpstreamFailed:
+def _typed(error: httpx.HTTPError | httpx.InvalidURL) -> UpstreamFailed:
     detail = f"{type(error).__name__}: {error}"
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
         return UpstreamConnectFailed(detail)

@@ -5,6 +5,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from governor.core.errors import UpstreamProtocolError
 from governor.core.outcomes import ReasoningField
 from governor.core.render import dump, rename_reasoning
 
@@ -41,8 +42,14 @@ class Aggregator:
         self.error: dict[str, Any] | None = None
 
     def add(self, data: bytes) -> None:
-        """Fold in one event's JSON."""
-        event = json.loads(data)
+        """Fold in one event's JSON. Raises UpstreamProtocolError for what is no event: the body
+        would lack a part, and nobody could tell."""
+        try:
+            self._add(json.loads(data))
+        except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+            raise UpstreamProtocolError(f"a broken event in the stream: {error!r:.80}") from error
+
+    def _add(self, event: dict[str, Any]) -> None:
         if event.get("error") is not None:
             self.error = event["error"]
             return

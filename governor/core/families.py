@@ -33,15 +33,7 @@ FAMILIES: tuple[FamilyProfile, ...] = (
         True,
         "model card of the shipped model: newline + tag answers in 0.96-1.00 of the cuts",
     ),
-    FamilyProfile(
-        "qwen3",
-        ("*qwen3*", "*qwq*"),
-        "<think>",
-        "</think>",
-        "\n</think>\n\n",
-        False,
-        "llama.cpp issue 22162: a newline is needed before the tag",
-    ),
+    # Before qwen3: a distilled model (DeepSeek-R1-0528-Qwen3-8B) has the teacher's template.
     FamilyProfile(
         "deepseek-r1",
         ("*deepseek-r1*", "*r1-distill*"),
@@ -50,6 +42,15 @@ FAMILIES: tuple[FamilyProfile, ...] = (
         "\n</think>\n\n",
         True,
         "chat template of the model opens the block in the prompt",
+    ),
+    FamilyProfile(
+        "qwen3",
+        ("*qwen3*", "*qwq*"),
+        "<think>",
+        "</think>",
+        "\n</think>\n\n",
+        False,
+        "llama.cpp issue 22162: a newline is needed before the tag",
     ),
 )
 

@@ -30,7 +30,7 @@ class Observer:
         self._plan = plan
         self._session = session
         self.meter = TokenMeter(plan.think_end_ids, signals_alive=plan.signals_expected)
-        self._join = SignalJoin()
+        self._join = SignalJoin(plan.attempt)
         self._signals = plan.signals_expected
         settings = LoopSettings(
             min_repeats=plan.loops.min_repeats, min_run_tokens=plan.loops.min_run_tokens
@@ -174,11 +174,11 @@ class Observer:
             details = usage.get("completion_tokens_details") or {}
             self._usage = (
                 int(usage["prompt_tokens"]),
-                (usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
+                _count((usage.get("prompt_tokens_details") or {}).get("cached_tokens")),
                 int(usage["completion_tokens"]),
-                details.get("reasoning_tokens"),
+                _count(details.get("reasoning_tokens")),
             )
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             self.faults += 1
 
     def counts(self) -> tuple[int, int, bool]:
@@ -192,6 +192,11 @@ class Observer:
                 reasoning = counted
             answer, exact = max(0, total - reasoning), exact or bool(counted)
         return reasoning, answer, exact
+
+    def unfinished(self, now_us: int, detail: str) -> StreamReport:
+        """The account of a request whose machine failed, from the running counts alone."""
+        self._usage = None
+        return self.report(Cause.UPSTREAM_ERROR, None, LandingPath.NONE, now_us, detail)
 
     def report(
         self,
@@ -229,3 +234,8 @@ class Observer:
             ended_us=now_us,
             detail=detail,
         )
+
+
+def _count(value: object) -> int | None:
+    """A count as a worker's JSON gives it; anything else is missing."""
+    return value if type(value) is int and value >= 0 else None

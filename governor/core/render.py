@@ -39,5 +39,8 @@ def render_event(data: bytes, wanted: ReasoningField, drop: tuple[str, ...]) -> 
 
 
 def dump(value: Any) -> bytes:
-    """Compact JSON in UTF-8."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    """Compact JSON in UTF-8. Half of a surrogate pair, which UTF-8 cannot hold, stays escaped."""
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, separators=(",", ":")).encode()

@@ -124,14 +124,15 @@ class ControlAck:
 class SignalJoin:
     """Joins the rows of one request: each output token once, in order, across recomputation.
 
-    Rows of an older attempt and repeated positions are dropped; a row that overlaps what is known
-    is shortened; a jump in positions is a gap: counted, and its tokens stay missing.
+    `attempt` is the first one of interest: rows of an older one and repeated positions are dropped;
+    a row that overlaps what is known is shortened; a jump in positions is a gap: counted, and its
+    tokens stay missing.
     """
 
     __slots__ = ("attempt", "gaps", "missing_tokens", "position", "repeats")
 
-    def __init__(self) -> None:
-        self.attempt = 0
+    def __init__(self, attempt: int = 0) -> None:
+        self.attempt = attempt
         self.position = 0
         self.gaps = 0
         self.missing_tokens = 0

@@ -20,12 +20,16 @@ def status_line(status: int) -> bytes:
 class ClientExchange:
     """One parsed request and its response. Created by the protocol, driven by the relay.
 
+    Without `chunks` (HTTP/1.0) a body of unknown length ends with the connection.
+
     `on_closed`, `on_pause` and `on_resume` are set by whoever serves the exchange.
     """
 
     __slots__ = (
         "_as_event",
+        "_bodiless",
         "_chunked",
+        "_chunks",
         "_committed",
         "_done",
         "_finished",
@@ -39,6 +43,7 @@ class ClientExchange:
         "on_pause",
         "on_resume",
         "path",
+        "paused",
         "started",
         "target",
     )
@@ -53,10 +58,14 @@ class ClientExchange:
         *,
         keep_alive: bool,
         finished: Callable[[], None],
+        chunks: bool = True,
+        paused: bool = False,
     ) -> None:
         self._transport = transport
         self._finished = finished
+        self._chunks = chunks
         self._chunked = False
+        self._bodiless = method == "HEAD"
         self._committed = False
         self._as_event = False
         self._done = False
@@ -67,6 +76,7 @@ class ClientExchange:
         self.body = body
         self.keep_alive = keep_alive
         self.closed = False
+        self.paused = paused
         self.started = False
         self.on_closed: Callable[[], None] | None = None
         self.on_pause: Callable[[], None] | None = None
@@ -88,10 +98,14 @@ class ClientExchange:
         parts = [status_line(status)]
         for name, value in headers:
             parts.append(b"%s: %s\r\n" % (name, value))
+        # RFC 9110 §6.4.1: these have no body, and 204 must not even say how long it is.
+        self._bodiless = self._bodiless or status in (204, 304)
         if content_length is None:
-            self._chunked = True
-            parts.append(b"transfer-encoding: chunked\r\ncache-control: no-cache\r\n")
-        else:
+            self._chunked = self._chunks and not self._bodiless
+            if self._chunked:
+                parts.append(b"transfer-encoding: chunked\r\n")
+            parts.append(b"cache-control: no-cache\r\n")
+        elif content_length or not self._bodiless:
             parts.append(b"content-length: %d\r\n" % content_length)
         if not self.keep_alive:
             parts.append(b"connection: close\r\n")
@@ -106,7 +120,7 @@ class ClientExchange:
 
     def write(self, data: bytes) -> None:
         """Write body bytes; an empty chunk would end a chunked body, so it is left out."""
-        if self.closed or not data:
+        if self.closed or self._bodiless or not data:
             return
         if self._as_event:
             data = b"data: " + data.replace(b"\n", b" ") + b"\n\n"
@@ -131,9 +145,28 @@ class ClientExchange:
         self.end()
 
     def abort(self) -> None:
-        """Close the connection in mid-response."""
+        """Close the connection in mid-response; after its end it is no longer this exchange's."""
+        if self._done:
+            return
         self._done = self.closed = True
         self._transport.abort()
+
+    @property
+    def done(self) -> bool:
+        """Whether the response is complete or given up."""
+        return self._done
+
+    def pause(self) -> None:
+        """The client does not read fast enough."""
+        self.paused = True
+        if self.on_pause is not None:
+            self.on_pause()
+
+    def resume(self) -> None:
+        """The client has caught up."""
+        self.paused = False
+        if self.on_resume is not None:
+            self.on_resume()
 
     def connection_lost(self) -> None:
         """The client's connection is gone."""

@@ -73,10 +73,12 @@ def _payload(body: bytes) -> dict[str, Any]:
 
 def other_body(exchange: ClientExchange, worker: Worker) -> bytes:
     """The client's request as it came, with the worker's credentials instead of the client's."""
+    named = exchange.headers.get("connection", "").lower().split(",")
+    dropped = _DROPPED | {name.strip() for name in named}
     kept = {
         name: value
         for name, value in exchange.headers.items()
-        if name not in _DROPPED and not name.startswith("x-governor-")
+        if name not in dropped and not name.startswith("x-governor-")
     }
     head = worker.request_head(exchange.method, exchange.target, len(exchange.body), kept)
     return head + exchange.body

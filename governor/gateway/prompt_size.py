@@ -2,7 +2,13 @@
 
 # Bytes of text per token before any measurement: English text in a large vocabulary.
 ASSUMED_BYTES_PER_TOKEN = 4.0
-WEIGHT = 0.2
+# Beyond these no tokenizer is known; what says so is a template's overhead on a tiny prompt, or
+# tokens of images, whose bytes are not text.
+LEAST_BYTES_PER_TOKEN = 0.5
+MOST_BYTES_PER_TOKEN = 32.0
+# Tokens that a measurement remembers. By tokens, not by requests: a greeting in a template of
+# 30 tokens says nothing of a long text, and moves the ratio little.
+MEMORY_TOKENS = 512.0
 
 
 class PromptSizes:
@@ -21,8 +27,9 @@ class PromptSizes:
         """A prompt of so many bytes had so many tokens."""
         if prompt_tokens <= 0 or text_bytes <= 0:
             return
-        ratio = text_bytes / prompt_tokens
-        old = self._ratios.get(model)
-        if old is None and len(self._ratios) >= self._most:
+        if model not in self._ratios and len(self._ratios) >= self._most:
             return
-        self._ratios[model] = ratio if old is None else old + WEIGHT * (ratio - old)
+        old = self._ratios.get(model, ASSUMED_BYTES_PER_TOKEN)
+        weight = prompt_tokens / (prompt_tokens + MEMORY_TOKENS)
+        ratio = old + weight * (text_bytes / prompt_tokens - old)
+        self._ratios[model] = min(MOST_BYTES_PER_TOKEN, max(LEAST_BYTES_PER_TOKEN, ratio))

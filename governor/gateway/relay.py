@@ -93,6 +93,7 @@ class Relay:
         self._client.on_closed = self._client_closed
         self._client.on_pause = self._client_paused
         self._client.on_resume = self._client_resumed
+        self._paused = self._client.paused
         self._last_bytes_us = self._now_us()
         self._wake_in(self._idle_timeout_s, self._check_idle)
         self._perform(self.machine.start(self._last_bytes_us))
@@ -106,7 +107,7 @@ class Relay:
     def abandon(self, detail: str) -> None:
         """End the exchange with a typed error, whatever the worker does."""
         if not self._over:
-            self._perform(self.machine.abandon(detail, self._now_us()))
+            self._perform(self._abandoned(detail))
 
     # -- upstream ---------------------------------------------------------------------------------
 
@@ -118,6 +119,8 @@ class Relay:
         self._reused = reused
         connection.owner = self
         connection.send(self._request)
+        if self._paused:
+            connection.pause()
 
     def _connect_failed(self, error: Exception) -> None:
         if not self._over:
@@ -179,36 +182,70 @@ class Relay:
         except Exception:
             log.exception("stream machine failed; the request is ended with a typed error")
             self._hooks.fault("stream")
-            actions = self.machine.abandon("internal error in the gateway", self._now_us())
+            actions = self._abandoned("internal error in the gateway")
         self._perform(actions)
+
+    def _abandoned(self, detail: str) -> tuple[StreamAction, ...]:
+        """The actions of an early end; only the account where the machine cannot even do that."""
+        try:
+            actions = self.machine.abandon(detail, self._now_us())
+        except Exception:
+            log.exception("stream machine cannot end the request")
+            actions = ()
+        if any(isinstance(action, Settle | Retry) for action in actions):
+            return actions
+        return (*actions, AbortUpstream(), AbortClient(), Settle(self._last_account(detail)))
+
+    def _last_account(self, detail: str) -> StreamReport:
+        machine = self.machine
+        return machine.report or machine.observer.unfinished(self._now_us(), detail)
 
     def _perform(self, actions: tuple[StreamAction, ...]) -> None:
         for action in actions:
-            match action:
-                case Send(data):
-                    self._client.write(data)
-                case SendHead(status, headers, length):
-                    self._client.send_head(status, (*headers, *self._hooks.head_headers()), length)
-                case EndResponse():
-                    self._client.end()
-                case ReleaseUpstream(reusable):
-                    self._release(reusable=reusable)
-                case AbortUpstream():
-                    self._abort()
-                case AbortClient():
-                    self._client.abort()
-                case SendControl(op, arg, fence):
-                    self._hooks.control(op, arg, fence)
-                case RenewLease(generated, over):
-                    self._hooks.renew(generated, thinking_over=over)
-                case WakeAt(at_us):
-                    self._wake_in(max(0.0, (at_us - self._now_us()) / 1e6), self._tick)
-                case Retry(detail, status, timed_out):
-                    self._close()
-                    self._hooks.retry(detail, status, timed_out=timed_out)
-                case Settle(report):
-                    self._close()
-                    self._hooks.settled(report)
+            try:
+                self._perform_one(action)
+            except Exception:
+                log.exception("%s could not be performed", type(action).__name__)
+                self._hooks.fault("relay")
+                self._break_off(action)
+                return
+
+    def _break_off(self, failed: StreamAction) -> None:
+        """An action failed: the client must not wait for what will not come. Settles, unless it
+        was settling that failed."""
+        settling = isinstance(failed, Settle | Retry)
+        if not self._client.done:
+            self._client.abort()
+        if not settling and not self._over:
+            self._close()
+            self._hooks.settled(self._last_account("internal error in the gateway"))
+
+    def _perform_one(self, action: StreamAction) -> None:
+        match action:
+            case Send(data):
+                self._client.write(data)
+            case SendHead(status, headers, length):
+                self._client.send_head(status, (*headers, *self._hooks.head_headers()), length)
+            case EndResponse():
+                self._client.end()
+            case ReleaseUpstream(reusable):
+                self._release(reusable=reusable)
+            case AbortUpstream():
+                self._abort()
+            case AbortClient():
+                self._client.abort()
+            case SendControl(op, arg, fence):
+                self._hooks.control(op, arg, fence)
+            case RenewLease(generated, over):
+                self._hooks.renew(generated, thinking_over=over)
+            case WakeAt(at_us):
+                self._wake_in(max(0.0, (at_us - self._now_us()) / 1e6), self._tick)
+            case Retry(detail, status, timed_out):
+                self._close()
+                self._hooks.retry(detail, status, timed_out=timed_out)
+            case Settle(report):
+                self._close()
+                self._hooks.settled(report)
 
     def _tick(self) -> None:
         self.feed(Tick())

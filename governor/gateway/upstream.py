@@ -75,6 +75,7 @@ class UpstreamConnection(asyncio.Protocol):
     def abort(self) -> None:
         """Close without waiting; the worker sees that its client went away."""
         self.owner = None
+        self.alive = False
         if self._transport is not None:
             self._transport.abort()
 
@@ -122,7 +123,8 @@ class UpstreamPool:
                 _, connection = await loop.create_connection(
                     lambda: UpstreamConnection(self), self.host, self.port, ssl=self._tls
                 )
-        except (OSError, TimeoutError) as error:
+        except Exception as error:
+            # OSError and TimeoutError, and whatever a name or a TLS context can make go wrong.
             failed(error)
             return
         ready(connection, False)

@@ -37,10 +37,16 @@ class Watchers:
         for queue in self._queues.pop(decision_id, ()):
             _put(queue, None)
 
-    async def lines(self, decision_id: str) -> AsyncIterator[bytes]:
-        """NDJSON rows of one request until it ends."""
+    def lines(self, decision_id: str) -> AsyncIterator[bytes]:
+        """NDJSON rows of one request, from this call on until it ends. Call it for a request that
+        runs; nobody would end another."""
         queue: asyncio.Queue[bytes | None] = asyncio.Queue(MOST_PENDING_ROWS)
         self._queues.setdefault(decision_id, set()).add(queue)
+        return self._drain(decision_id, queue)
+
+    async def _drain(
+        self, decision_id: str, queue: "asyncio.Queue[bytes | None]"
+    ) -> AsyncIterator[bytes]:
         try:
             while (line := await queue.get()) is not None:
                 yield line

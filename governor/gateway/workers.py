@@ -52,7 +52,7 @@ class Worker:
     @property
     def host_header(self) -> str:
         """`host:port` of the worker."""
-        return urlsplit(self.url).netloc
+        return urlsplit(self.url).netloc.rpartition("@")[2]
 
 
 def worker_at(url: str, key: str | None) -> Worker:

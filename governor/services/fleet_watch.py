@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from governor.core.errors import UpstreamFailed
 from governor.core.fleet import WorkerView, bin_us_for
@@ -12,7 +12,8 @@ from governor.ports import Clock, WorkerPort
 
 log = logging.getLogger("governor.fleet")
 
-JOIN_BACKOFF_S = (0.2, 2.0)
+# Pause after the first failed round, and the longest.
+BACKOFF_S = (0.2, 2.0)
 # Decode pace until one was measured: 5 ms, between a small model on a CPU and a large one on an
 # accelerator. It also fixes the width of the headroom bins for the worker's epoch.
 ASSUMED_US_PER_TOKEN = 5_000
@@ -68,8 +69,20 @@ def view_of(
     )
 
 
+@dataclass(slots=True)
+class _Watched:
+    """What is known of one worker between two rounds. `info` is None until it has joined, and
+    after a failed round."""
+
+    poke: asyncio.Event = field(default_factory=asyncio.Event)
+    info: WorkerInfo | None = None
+    epoch: str = ""
+    pace: Pace = field(default_factory=Pace)
+    failures: int = 0
+
+
 class FleetWatch:
-    """One task per worker. A failed scrape lets the last view go stale by itself."""
+    """One task per worker. A failed round is told, and lets the last view go stale by itself."""
 
     def __init__(
         self,
@@ -80,6 +93,7 @@ class FleetWatch:
         on_view: Callable[[WorkerView], Awaitable[None]],
         on_error: Callable[[str, str], None],
         interval_s: float,
+        backoff_s: tuple[float, float] = BACKOFF_S,
     ) -> None:
         self._workers = workers
         self._clock = clock
@@ -87,8 +101,9 @@ class FleetWatch:
         self._on_view = on_view
         self._on_error = on_error
         self._interval_s = interval_s
+        self._backoff_s = backoff_s
         self._tasks: list[asyncio.Task[None]] = []
-        self._pokes = {name: asyncio.Event() for name in workers}
+        self._watched = {name: _Watched() for name in workers}
 
     def start(self) -> None:
         """Start watching."""
@@ -97,7 +112,7 @@ class FleetWatch:
 
     def poke(self, worker_id: str) -> None:
         """Scrape this worker now: something suggests that it changed."""
-        self._pokes[worker_id].set()
+        self._watched[worker_id].poke.set()
 
     async def close(self) -> None:
         """Stop watching."""
@@ -106,51 +121,48 @@ class FleetWatch:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _watch(self, worker_id: str) -> None:
+        watched = self._watched[worker_id]
         while True:
             try:
-                await self._join_and_scrape(worker_id)
+                await self._round(worker_id, watched)
+                watched.failures = 0
             except UpstreamFailed as error:
-                self._on_error(worker_id, str(error))
+                self._failed(worker_id, watched, str(error))
             except Exception as error:
                 log.exception("watching %s failed", worker_id)
-                self._on_error(worker_id, repr(error))
-            await self._pause(worker_id, JOIN_BACKOFF_S[1])
+                self._failed(worker_id, watched, repr(error))
+            await self._pause(watched)
 
-    async def _join_and_scrape(self, worker_id: str) -> None:
-        """Join, then scrape until the worker fails or comes back as another process."""
+    def _failed(self, worker_id: str, watched: _Watched, detail: str) -> None:
+        watched.failures += 1
+        watched.info = None
+        self._on_error(worker_id, detail)
+
+    async def _round(self, worker_id: str, watched: _Watched) -> None:
+        """Ask who the worker is, then how it is. Another epoch means another process, whose pace
+        is not known yet; a worker that only was away keeps its pace."""
         worker = self._workers[worker_id]
-        info = await self._join(worker_id, worker)
-        self._on_info(worker_id, info)
-        pace = Pace()
-        while True:
-            scrape = await worker.scrape()
-            pace.take(scrape)
-            now_us = self._clock.now_us()
-            await self._on_view(view_of(worker_id, info, scrape, pace, now_us))
-            await self._pause(worker_id, self._interval_s)
-            again = await worker.join()
-            if again.worker_epoch != info.worker_epoch:
+        info = await worker.join()
+        if info.worker_epoch != watched.epoch:
+            if watched.epoch:
                 log.warning("worker %s restarted", worker_id)
-                pace = Pace()
-            if again != info:
-                info = again
-                self._on_info(worker_id, info)
+            watched.epoch, watched.pace = info.worker_epoch, Pace()
+        if info != watched.info:
+            watched.info = info
+            self._on_info(worker_id, info)
+        scrape = await worker.scrape()
+        watched.pace.take(scrape)
+        now_us = self._clock.now_us()
+        await self._on_view(view_of(worker_id, info, scrape, watched.pace, now_us))
 
-    async def _join(self, worker_id: str, worker: WorkerPort) -> WorkerInfo:
-        pause_s, longest_s = JOIN_BACKOFF_S
-        while True:
-            try:
-                return await worker.join()
-            except UpstreamFailed as error:
-                self._on_error(worker_id, str(error))
-            await self._pause(worker_id, pause_s)
-            pause_s = min(longest_s, pause_s * 2)
-
-    async def _pause(self, worker_id: str, seconds: float) -> None:
-        poke = self._pokes[worker_id]
+    async def _pause(self, watched: _Watched) -> None:
+        seconds = self._interval_s
+        if watched.failures:
+            first_s, longest_s = self._backoff_s
+            seconds = min(longest_s, first_s * 2.0 ** min(watched.failures - 1, 16))
         try:
             async with asyncio.timeout(seconds):
-                await poke.wait()
+                await watched.poke.wait()
         except TimeoutError:
             pass
-        poke.clear()
+        watched.poke.clear()
