@@ -13,6 +13,7 @@ from governor.core.units import kv_area
 
 Result = TypeVar("Result")
 EventSink = Callable[[dict[str, Any], float], None]
+HeadSink = Callable[[Mapping[str, str]], None]
 
 REASONING_FIELDS = ("reasoning", "reasoning_content")
 
@@ -119,12 +120,14 @@ async def chat(
     body: Mapping[str, Any],
     *,
     headers: Mapping[str, str] | None = None,
+    on_head: HeadSink | None = None,
     on_event: EventSink | None = None,
 ) -> Reply:
     """Sends `body` to `url`/v1/chat/completions as a stream with usage and reads it to its end.
 
-    `on_event` gets each decoded event with its time. Failures are in `Reply.error`, not raised;
-    what `on_event` raises ends the request and goes to the caller.
+    `on_head` gets the headers of the response before its body, `on_event` each decoded event with
+    its time. Failures are in `Reply.error`, not raised; what the two raise ends the request and
+    goes to the caller.
     """
     reply = Reply()
     asked = {"stream_options": {"include_usage": True}, **body, "stream": True}
@@ -134,6 +137,8 @@ async def chat(
         async with client.stream("POST", path, json=asked, headers=headers) as response:
             reply.status = response.status_code
             reply.headers = dict(response.headers)
+            if on_head is not None:
+                on_head(reply.headers)
             if response.status_code != 200:
                 reply.error = (await response.aread()).decode("utf-8", "replace")
             else:
