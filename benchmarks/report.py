@@ -87,16 +87,27 @@ def bootstrap(
     statistic: Callable[[NDArray[np.intp]], float],
     seed: int,
     *,
+    strata: Sequence[object] | None = None,
     samples: int = 2000,
 ) -> Interval:
     """95 % percentile interval: `statistic` of `count` indices drawn with replacement.
 
-    The same seed gives the same interval. Raises ValueError without anything to draw from.
+    With `strata` (a label per index) each label is drawn as often as it stands there: for a mix
+    that is fixed by design. The same seed gives the same interval. Raises ValueError without
+    anything to draw from.
     """
     if count < 1:
         raise ValueError("nothing to draw from")
+    labels = [0] * count if strata is None else list(strata)
+    groups = [
+        np.asarray([i for i, label in enumerate(labels) if label == wanted], dtype=np.intp)
+        for wanted in dict.fromkeys(labels)
+    ]
     rng = np.random.default_rng(seed)
-    values = [statistic(rng.integers(0, count, count)) for _ in range(samples)]
+    values = [
+        statistic(np.concatenate([rng.choice(group, len(group)) for group in groups]))
+        for _ in range(samples)
+    ]
     low, high = np.percentile(values, [2.5, 97.5])
     return float(low), float(high)
 
