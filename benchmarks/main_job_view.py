@@ -105,9 +105,9 @@ def _number(value: Figure) -> str:
 
 def wrong_table(wrong: Sequence[Pair]) -> Table:
     """Every wrong answer through Governor, with why."""
-    table = Table(title="wrong through Governor", title_justify="left")
+    table = Table(title="wrong through Governor", title_justify="left", box=SIMPLE, padding=0)
     for name in ("problem", "right", "directly", "Governor", "candidates", "thought", "landed",
-                 "why", "decision"):  # fmt: skip
+                 "why"):  # fmt: skip
         table.add_column(name, overflow="fold")
     for pair in sorted(wrong, key=lambda pair: pair.problem.items):
         reply = pair.governed
@@ -120,6 +120,5 @@ def wrong_table(wrong: Sequence[Pair]) -> Table:
             str(reply.thinking_tokens),
             reply.landed or "no",
             str(why_wrong(pair.problem, reply)),
-            reply.decision_id or "none",
         )
     return table
