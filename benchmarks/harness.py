@@ -6,6 +6,7 @@ Streams are read by `client.py`; arguments, figures and intervals are in `report
 import asyncio
 import atexit
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -62,8 +63,8 @@ class Stack:
     """Workers and gateways on free loopback ports, as an async context manager.
 
     On entry all are ready: workers answer /health, gateways have joined every worker of theirs with
-    fresh metrics and a live signal feed. On exit all are stopped; where the body raised, the tails
-    of the logs go to standard error.
+    fresh metrics and a live signal feed. On exit all are stopped, SIGTERM included; where the body
+    raised, the tails of the logs go to standard error.
     """
 
     def __init__(
@@ -86,6 +87,10 @@ class Stack:
         return self._servers[name].tail()
 
     async def __aenter__(self) -> "Stack":
+        # SIGTERM ends the body as an interrupt does, so that no process is left behind.
+        task = asyncio.current_task()
+        if task is not None:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         try:
             for worker in self._workers:
                 options = [f"--{k.replace('_', '-')}={v}" for k, v in worker.settings.items()]
@@ -147,6 +152,7 @@ class Stack:
                 await asyncio.sleep(0.1)
 
     async def _stop(self, *, failed: bool) -> None:
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
         if failed:
             for server in self._servers.values():
                 print(f"--- {server.name}\n{server.tail()}", file=sys.stderr)

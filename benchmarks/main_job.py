@@ -137,13 +137,15 @@ def main() -> None:
         f"{asked.rounds} × {asked.problems} problems, {load.concurrency} at a time, greedy, cap "
         f"{CAP_TOKENS} tokens; Governor with {name}; no budget asked for"
     )
+    # Before the run: what is committed meanwhile is not what was measured.
+    meta = metadata(asked.seed, quick=asked.quick)
+    meta |= {"rounds": asked.rounds, "concurrency": load.concurrency, "policy": name}
+    meta |= {"max_completion_tokens": CAP_TOKENS}
     pairs, counted = asyncio.run(run(load, policy, console))
     found = figures(pairs, asked.seed) | counted
     show(console, pairs, found)
     if asked.json:
-        meta = metadata(asked.seed, quick=asked.quick)
-        meta |= {"rounds": asked.rounds, "concurrency": load.concurrency, "policy": name}
-        write_json(asked.json, found, meta | {"max_completion_tokens": CAP_TOKENS})
+        write_json(asked.json, found, meta)
     if asked.plot:
         from benchmarks.main_job_plot import plot
 

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from benchmarks.main_job_figures import SIDES, Pair, areas, by_items
 from benchmarks.report import quantile
@@ -108,6 +108,8 @@ def _latency(axes: Axes, pairs: Sequence[Pair]) -> None:
         shares = np.arange(1, len(found) + 1) / len(found)
         axes.step(found, shares, where="post", color=COLOURS[side], lw=2)
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.set_ylim(0, 1.02)
     axes.set_xlabel("seconds from request to the stream's end (log scale)")
