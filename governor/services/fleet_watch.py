@@ -61,12 +61,19 @@ def view_of(
         bin_us=bin_us_for(context, ASSUMED_US_PER_TOKEN),
         scraped_us=None if scrape is None else now_us,
         running=scrape.running if scrape is not None else None,
-        waiting=scrape.waiting if scrape is not None else None,
+        waiting=None if scrape is None else _waiting(scrape),
         kv_used_blocks=None if used is None or blocks is None else round(used * blocks),
         preemptions=scrape.preemptions if scrape is not None else None,
         features=tuple(sorted(info.features)),
         max_model_len=info.max_model_len,
     )
+
+
+def _waiting(scrape: WorkerScrape) -> int | None:
+    """Requests that wait for memory, where the engine splits its queue by reason: one deferred by
+    chunked prefill or a transfer is normal and no distress.
+    Else all that wait. (vLLM's `num_requests_waiting_by_reason`: capacity, deferred.)"""
+    return scrape.waiting if scrape.waiting_capacity is None else scrape.waiting_capacity
 
 
 @dataclass(slots=True)
