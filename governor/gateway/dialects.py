@@ -124,6 +124,34 @@ def without_thinking(body: Mapping[str, Any]) -> dict[str, Any]:
     return made
 
 
+def with_own_budgets(
+    made: dict[str, Any], body: Mapping[str, Any], most_tokens: int | None
+) -> None:
+    """Put the client's own numeric budgets of `body` back into `made`, at most `most_tokens`.
+
+    For a worker that no budget can be enforced on: its engine may still obey the member that the
+    client chose, and a number is never lost on the way.
+    """
+    for path, _, _ in BUDGETS:
+        if path[0] == "governor":
+            continue
+        value = fields.integer(body, path, -1)
+        if value is not None and value >= 0:
+            least = value if most_tokens is None else min(value, most_tokens)
+            _put(made, body, path, least)
+
+
+def _put(made: dict[str, Any], body: Mapping[str, Any], path: Path, value: int) -> None:
+    """Set the member at `path`; objects on the way that are gone come back as the client sent
+    them (`thinking.type` belongs to `thinking.budget_tokens`)."""
+    for key in path[:-1]:
+        sent = body.get(key) or {}
+        inner = made.get(key, sent)
+        made[key] = dict(inner) if isinstance(inner, dict) else {}
+        made, body = made[key], sent
+    made[path[-1]] = value
+
+
 def _remove(made: dict[str, Any], path: Path) -> None:
     """Take the member at `path` out of `made`, copying the objects on the way."""
     key = path[0]

@@ -188,6 +188,8 @@ def _with_grant(
             body["thinking_token_budget"] = 0
     elif path is LandingPath.NATIVE:
         _set_budget(body, grant, features)
+    elif path is LandingPath.NONE:
+        dialects.with_own_budgets(body, parsed.payload, grant.engine_budget_tokens)
     return body
 
 

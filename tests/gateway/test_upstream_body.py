@@ -139,7 +139,28 @@ def test_grace_joins_extras_that_policy_allows() -> None:
     assert body["vllm_xargs"] == {"own": 1, "governor_grace_tokens": 20}
 
 
-@pytest.mark.parametrize("path", [LandingPath.CONTROL, LandingPath.SPLICE, LandingPath.NONE])
+@pytest.mark.parametrize(("asked", "kept"), [(500, "least"), (10, 10)])
+def test_where_nothing_can_be_enforced_the_clients_own_number_stays(
+    asked: int, kept: int | str
+) -> None:
+    grant = grant_of()
+    parsed = parsed_of(
+        thinking_token_budget=asked, thinking={"type": "enabled", "budget_tokens": 90}
+    )
+    body = sent(parsed, grant, features=frozenset(), path=LandingPath.NONE)
+    most = grant.engine_budget_tokens
+    assert most is not None
+    assert body["thinking_token_budget"] == (min(asked, most) if kept == "least" else kept)
+    assert body["thinking"] == {"type": "enabled", "budget_tokens": min(90, most)}
+    assert "vllm_xargs" not in body
+
+
+def test_where_nothing_can_be_enforced_no_member_is_invented() -> None:
+    body = sent(parsed_of(), grant_of(), features=frozenset(), path=LandingPath.NONE)
+    assert "thinking_token_budget" not in body
+
+
+@pytest.mark.parametrize("path", [LandingPath.CONTROL, LandingPath.SPLICE])
 def test_other_paths_carry_no_budget(path: LandingPath) -> None:
     body = sent(parsed_of(thinking_token_budget=500), grant_of(), features=GRACE, path=path)
     assert "thinking_token_budget" not in body
