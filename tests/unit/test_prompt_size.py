@@ -1,19 +1,19 @@
 """PromptSizes: tokens from bytes, learnt per model, robust against what is no text."""
 
-from governor.gateway.prompt_size import MEMORY_TOKENS, PromptSizes
+from governor.gateway.prompt_size import MEMORY_TOKENS, TEMPLATE_TOKENS, PromptSizes
 
 
 def test_before_any_measurement_english_text_is_assumed() -> None:
-    assert PromptSizes().estimate("m", 4_000) == 1_000
-    assert PromptSizes().estimate("m", 0) == 1
+    assert PromptSizes().estimate("m", 4_000) == 1_000 + TEMPLATE_TOKENS
+    assert PromptSizes().estimate("m", 0) == TEMPLATE_TOKENS > 0
 
 
 def test_the_models_own_ratio_is_learnt() -> None:
     sizes = PromptSizes()
     for _ in range(40):
-        sizes.learn("bytes", 100, 100)
-    assert 90 <= sizes.estimate("bytes", 100) <= 110
-    assert sizes.estimate("another", 100) == 25, "models do not share"
+        sizes.learn("bytes", 100, 100 + TEMPLATE_TOKENS)
+    assert 100 <= sizes.estimate("bytes", 100) <= 120
+    assert sizes.estimate("another", 100) == 25 + TEMPLATE_TOKENS, "models do not share"
 
 
 def test_one_long_prompt_counts_for_more_than_one_short_one() -> None:
@@ -36,7 +36,7 @@ def test_however_wrong_the_measurements_the_estimate_stays_plausible() -> None:
     for _ in range(500):
         sizes.learn("images", 3, 5_000)
         sizes.learn("other", 10**9, 10)
-    assert sizes.estimate("images", 1_000) <= 2_000
+    assert sizes.estimate("images", 1_000) <= 2_000 + TEMPLATE_TOKENS
     assert sizes.estimate("other", 32_000) >= 1_000
 
 
@@ -45,7 +45,7 @@ def test_what_says_nothing_is_not_learnt() -> None:
     sizes.learn("m", 0, 100)
     sizes.learn("m", 100, 0)
     sizes.learn("m", 100, -3)
-    assert sizes.estimate("m", 4_000) == 1_000
+    assert sizes.estimate("m", 4_000) == PromptSizes().estimate("m", 4_000)
 
 
 def test_the_number_of_models_is_bounded() -> None:
