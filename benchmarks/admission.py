@@ -71,7 +71,7 @@ class Size:
 
 
 FULL = Size(warm_up=40, pairs=7, cold=5, loop_s=60.0)
-QUICK = Size(warm_up=10, pairs=1, cold=1, loop_s=5.0)
+QUICK = Size(warm_up=8, pairs=1, cold=0, loop_s=4.0)
 
 
 def sample_of(metrics: str, at_s: float, base: int = 0) -> Sample:

@@ -10,6 +10,8 @@ from benchmarks.report import Figure, quantile
 
 # Of the heavy tenant's share; 60 s hold some 500 dispatches of very different size.
 SHARE_TOLERANCE = 0.05
+# Less is the time in which a request is taken in and decided on.
+LEAST_WAIT_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class Run:
     @property
     def usage_mean_queued(self) -> float | None:
         """While requests waited in the gateway; None where none did."""
-        waited = [s for s in self.served if s.wait_s]
+        waited = [s for s in self.served if (s.wait_s or 0.0) > LEAST_WAIT_S]
         if not waited:
             return None
         first_us = min(s.arrived_us or 0 for s in self.served if s.arrived_us is not None)
@@ -73,17 +75,14 @@ class Measured:
 class Fairness:
     """KV areas (token²) of the requests dispatched while both tenants waited in their band.
 
-    `gap_area` is the range of the difference of area over weight, `bound_area` two of the largest
-    requests. Virtual counters promise that bound for what is charged at dispatch
-    (`charged_gap_area`); what a request really used is known, and trued up, only as it runs.
-    `gold` and `silver` are the running sums.
+    `gap_area` is the range of the difference of area over weight, `largest_area` the largest
+    request. Counters are charged the forecast and trued up as a request runs, so that what the
+    requests under way will really use is a part of the gap. `gold` and `silver` are running sums.
     """
 
     gold_share: float
     gap_area: float
-    bound_area: float
-    charged_gap_area: float
-    charged_bound_area: float
+    largest_area: int
     dispatches: int
     gold: tuple[int, ...]
     silver: tuple[int, ...]
@@ -119,16 +118,13 @@ def fairness(run: Run) -> Fairness | None:
         and all(backlogs[t, served.asked.band].waiting(served.dispatched_us) for t in WEIGHTS)
     ]
     used = _running([(s.asked.tenant, s.reply.kv_area or 0) for s in counted])
-    charged = _running([(s.asked.tenant, s.forecast_area or 0) for s in counted])
     gold, silver = ([sums[tenant] for sums in used] for tenant in WEIGHTS)
     if not counted or not gold[-1] + silver[-1]:
         return None
     return Fairness(
         gold_share=gold[-1] / (gold[-1] + silver[-1]),
         gap_area=_gap(used),
-        bound_area=2.0 * max(s.reply.kv_area or 0 for s in counted),
-        charged_gap_area=_gap(charged),
-        charged_bound_area=2.0 * max(s.forecast_area or 0 for s in counted),
+        largest_area=max(s.reply.kv_area or 0 for s in counted),
         dispatches=len(counted),
         gold=tuple(gold),
         silver=tuple(silver),
@@ -200,7 +196,7 @@ def _arm_figures(arm: str, runs: Sequence[Run]) -> dict[str, Figure]:
     served = [one for run in runs for one in run.served]
     latencies = [one.reply.latency_s for one in served]
     return {
-        f"lost_{arm}": sum(run.lost for run in runs),
+        f"lost_{arm}": sum(run.lost for run in runs) if runs else None,
         f"pressure_landings_{arm}": sum(one.reply.landed == "pressure" for one in served),
         f"accuracy_{arm}": sum(one.right for one in served) / len(served) if served else None,
         f"latency_p50_{arm}_s": quantile(latencies, 0.5),
@@ -230,7 +226,7 @@ def figures(measured: Measured) -> dict[str, Figure]:
         "typical_request_blocks": typical,
         "pool_in_typical_requests": POOL_BLOCKS / typical,
         "preemptions_on": sum(run.preemptions for run in measured.on),
-        "preemptions_on_cold": sum(run.preemptions for run in measured.cold),
+        "preemptions_on_cold": sum(r.preemptions for r in measured.cold) if measured.cold else None,
         "rounds_cold": len(measured.cold),
         **_spread("preemptions_off", [run.preemptions for run in measured.off]),
         **_spread("makespan_ratio", [on.makespan_s / off.makespan_s for on, off in pairs]),
@@ -259,12 +255,9 @@ def _loop_figures(measured: Measured) -> dict[str, Figure]:
         "fairness_share_heavy_expected": WEIGHTS[GOLD] / sum(WEIGHTS.values()),
         "fairness_dispatches": fair.dispatches if fair else 0,
         "fairness_gap_area": fair.gap_area if fair else None,
-        "fairness_bound_area": fair.bound_area if fair else None,
-        "fairness_charged_gap_area": fair.charged_gap_area if fair else None,
-        "fairness_charged_bound_area": fair.charged_bound_area if fair else None,
+        "fairness_largest_area": fair.largest_area if fair else None,
         "crowd_share_heavy": median([f.gold_share for f in crowds]) if crowds else None,
         "crowd_gap_area_max": max((f.gap_area for f in crowds), default=None),
-        "crowd_bound_area_min": min((f.bound_area for f in crowds), default=None),
     }
 
 

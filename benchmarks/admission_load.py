@@ -1,8 +1,8 @@
 """The crowd of the admission benchmark: who asks what, in which band, and what came of it. Pure.
 
-16 requests of tenant `early` fill the KV pool first; 48 of `gold` (weight 2) and `silver` (weight 1)
-arrive into that full pool at once, half of them in band high and half in band low. So both tenants
-and both bands wait from the start, and who goes first is the policy's doing alone.
+16 requests of tenant `early` fill the KV pool first; 48 of `gold` (weight 2) and `silver` (weight
+1) arrive into that full pool at once, half of them in band high and half in band low. So both
+tenants and both bands wait from the start, and who goes first is the policy's doing alone.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ COMPLETION_TOKENS = 400
 BLOCK_TOKENS = 16
 # 16 requests of this load at their mean end, which is TYPICAL_BLOCKS blocks each; the benchmark
 # measures that again and gives it as `typical_request_blocks`.
-TYPICAL_BLOCKS = 10
+TYPICAL_BLOCKS = 9
 POOL_BLOCKS = EARLY_REQUESTS * TYPICAL_BLOCKS
 # The queue is long enough for all of them: what is lost is lost by admission, not by impatience.
 POLICY = f"""
