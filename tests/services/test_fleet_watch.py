@@ -12,7 +12,7 @@ import pytest
 from governor.core.errors import UpstreamConnectFailed, UpstreamReadFailed
 from governor.core.fleet import WorkerView
 from governor.core.worker_facts import WorkerInfo, WorkerScrape
-from governor.services.fleet_watch import ASSUMED_US_PER_TOKEN, FleetWatch, Pace, view_of
+from governor.services.fleet_watch import FleetWatch, Pace, view_of
 from tests.fake_worker import until
 from tests.fakes import FakeClock, FakeWorkerPort
 
@@ -73,13 +73,14 @@ async def test_a_restarted_worker_has_another_epoch_and_no_measured_pace() -> No
     port = FakeWorkerPort(INFO, WorkerScrape(inter_token_s=(1.0, 100.0)))
     async with watching(port) as (_, told, _clock):
         await until(lambda: told.views)
+        unmeasured = told.views[0].us_per_token
         port.metrics = WorkerScrape(inter_token_s=(2.0, 200.0))
         await until(lambda: told.views[-1].us_per_token == 10_000)
         port.info = replace(INFO, worker_epoch="e2")
         port.metrics = WorkerScrape(inter_token_s=(0.0, 0.0))
         await until(lambda: told.views[-1].epoch == "e2")
         assert [info.worker_epoch for _, info in told.infos] == ["e1", "e2"]
-        assert told.views[-1].us_per_token == ASSUMED_US_PER_TOKEN
+        assert told.views[-1].us_per_token == unmeasured
 
 
 async def test_changed_capabilities_are_told_without_a_restart() -> None:
