@@ -25,15 +25,18 @@ def show(console: Console, pairs: Sequence[Pair], found: Mapping[str, Figure]) -
 
 
 def strata_table(pairs: Sequence[Pair]) -> Table:
-    """One row per number of items, and all. Two figures in a cell: directly, through Governor."""
+    """One row per number of items, and all; directly → through Governor in a cell.
+
+    `tokens` is thinking; `lost` and `won` compare answers: right before, and right only after.
+    """
     table = Table(
         title="by items: directly → through Governor",
         title_justify="left",
         box=SIMPLE,
-        padding=(0, 1, 0, 0),
+        padding=0,
     )
-    for name in ("items", "n", "right", "answered", "thought\np50", "KV area\nk tok²",
-                 "s\np50", "landed", "lost", "gained"):  # fmt: skip
+    for name in ("items", "n", "right", "answered", "tokens\np50", "KV area\nM tok²",
+                 "s\np50", "landed", "lost", "won"):  # fmt: skip
         table.add_column(name, justify="right", no_wrap=True)
     groups = by_items(pairs)
     for items, group in groups.items():
@@ -59,7 +62,7 @@ def _cells(group: Sequence[Pair]) -> list[str]:
         both("{:.2f}", lambda side: share(group, lambda pair: pair.right(side))),
         both("{:.2f}", lambda side: share(group, lambda pair: answered(pair.side(side)))),
         both("{:.0f}", thinking),
-        both("{:,.0f}", lambda side: areas(whole, side).sum() / 1000),
+        both("{:.2f}", lambda side: areas(whole, side).sum() / 1e6),
         both("{:.1f}", lambda side: quantile([p.side(side).latency_s for p in group], 0.5)),
         str(sum(pair.governed.landed is not None for pair in group)),
         str(sum(pair.lost for pair in group)),
