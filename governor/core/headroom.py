@@ -175,11 +175,13 @@ def profile(
 ) -> Profile:
     """The profile of a request that has generated `generated_tokens` of what `held` describes.
 
-    The start counts as the middle of its bin, and survival and tokens are taken at the middle of
-    each bin: over many requests these errors cancel, and the shape does not depend on the time, so
-    that a waiting request keeps its profile (`Profile.starting`). `shared_blocks` of the prompt are
-    counted with another running request already (prefix sharing). A request that has outlived its
-    forecast still holds what it holds. Raises ValueError for negative counts or units below one.
+    The start counts as the middle of its bin and survival is taken at the middle of each bin: over
+    many requests these errors cancel, and the shape does not depend on the time, so that a waiting
+    request keeps its profile (`Profile.starting`). Tokens are those of the bin's end, for it is the
+    peak that must fit: a request that lives for a few bins only is largest just before it ends.
+    `shared_blocks` of the prompt are counted with another running request already (prefix sharing).
+    A request that has outlived its forecast still holds what it holds. Raises ValueError for
+    negative counts or units below one.
     """
     if prompt_tokens < 0 or generated_tokens < 0 or min(us_per_token, bin_us, block_size) < 1:
         raise ValueError("token counts must be >= 0 and units >= 1")
@@ -187,9 +189,13 @@ def profile(
     middles = [width / 4, *(width * k for k in range(1, PROFILE_BINS))]
     # The token under way has its slot; the rounding up to whole blocks is that of `blocks_for`.
     rounding_up = prompt_tokens + generated_tokens + block_size
+    longest = math.inf
+    if held.limit_tokens is not None:
+        longest = max(0, held.limit_tokens - generated_tokens)
     means, variances = list(_ZEROS), list(_ZEROS)
     for index, alive in enumerate(_alive(held, generated_tokens, middles)):
-        blocks = int(rounding_up + middles[index]) // block_size - shared_blocks
+        ahead = min(middles[index] + width / 2, longest)
+        blocks = int(rounding_up + ahead) // block_size - shared_blocks
         mean = int(1000.0 * blocks * alive + 0.5)
         if mean < 1:
             # Less than a thousandth of a block; later bins hold less still.

@@ -43,6 +43,7 @@ class GovernedRequest:
     worker_id: str | None = None
     charged_area: int = 0
     renewed_us: int = 0
+    us_per_token: int = 1
     generated_tokens: int = 0
     thinking_ended_at: int | None = None
     landed_us: int | None = None
@@ -74,6 +75,7 @@ class GovernedRequest:
 
     def profile_on(self, view: WorkerView, now_us: int) -> Profile:
         """The profile of what is held and still expected."""
+        self.us_per_token = view.us_per_token
         before, length, since = self._expected()
         demand = self.arrived.demand
         if view.max_model_len is not None:

@@ -46,6 +46,7 @@ from governor.core.placement import Candidate
 from governor.core.policy import TenantPolicy
 from governor.core.pool import Hold, Pool
 from governor.core.relief import least_valuable, pressure_on
+from governor.core.renewals import Renewals, repaced
 from governor.core.request import GovernedRequest, RequestState
 from governor.core.units import us_from_s
 
@@ -82,7 +83,7 @@ class Scheduler:
         self._pools: dict[str, Pool] = {}
         self._accounts = TenantAccounts()
         self._expiries: list[tuple[int, str]] = []
-        self._renewals: list[tuple[int, str]] = []
+        self._renewals = Renewals(self._settings.lease_ttl_us // 2)
         self._seq = 0
         self._version = 0
         self._passed: list[GovernedRequest] = []
@@ -127,6 +128,8 @@ class Scheduler:
                     self._pools[view.worker_id] = Pool(view, settings.overcommit, settings.price)
                 else:
                     pool.scraped(view, now_us)
+                    for request in repaced(pool, self._requests):
+                        self._renew(request, now_us, actions)
             case WorkerRemoved(worker_id):
                 self._pools.pop(worker_id, None)
             case Draining(worker_id, draining):
@@ -147,7 +150,8 @@ class Scheduler:
             case Tick():
                 pass
         self._expire(now_us, actions)
-        self._keep_alive(now_us, actions)
+        for request in self._renewals.late(self._requests, now_us):
+            self._renew(request, now_us, actions)
         self._dispatch(now_us, actions)
         self._announce(now_us, actions)
         self._buy_headroom(now_us, actions)
@@ -303,6 +307,7 @@ class Scheduler:
         )
         request.state = TRANSITIONS[request.state][Reserve] or request.state
         request.worker_id = load.view.worker_id
+        request.us_per_token = load.view.us_per_token
         request.charged_area = footprint.area
         self._version += 1
         lease_request = LeaseRequest(
@@ -345,8 +350,7 @@ class Scheduler:
         request = self._expect(event.request_id, Reserved)
         request.state = RequestState.RUNNING
         request.renewed_us = now_us
-        due_us = now_us + self._settings.lease_ttl_us // 2
-        heappush(self._renewals, (due_us, event.request_id))
+        self._renewals.watch(request, now_us)
         if request.gone:
             actions.append(Abandon(event.request_id, event.lease))
 
@@ -448,18 +452,6 @@ class Scheduler:
                 reason = Reason.DEADLINE_UNREACHABLE
             self._shed(request, reason, now_us, actions)
 
-    def _keep_alive(self, now_us: int, actions: list[Action]) -> None:
-        """Renew leases whose stream has not reached a checkpoint for half of their time."""
-        half_us = self._settings.lease_ttl_us // 2
-        while self._renewals and self._renewals[0][0] <= now_us:
-            _, request_id = heappop(self._renewals)
-            request = self._requests.get(request_id)
-            if request is None or request.state is not RequestState.RUNNING:
-                continue
-            if now_us - request.renewed_us >= half_us:
-                self._renew(request, now_us, actions)
-            heappush(self._renewals, (max(now_us + 1, request.renewed_us + half_us), request_id))
-
     def _announce(self, now_us: int, actions: list[Action]) -> None:
         """Tell those who have come to wait; a tenant's queue has its bound."""
         for request in self._unannounced:
@@ -492,6 +484,6 @@ class Scheduler:
         if self._queue:
             times.append(now_us + self._settings.poll_us)
             times.append(max(now_us + 1, self._expiries[0][0]))
-        if self._renewals:
-            times.append(max(now_us + 1, self._renewals[0][0]))
+        if (due_us := self._renewals.next_us) is not None:
+            times.append(max(now_us + 1, due_us))
         return min(times, default=None)

@@ -2,6 +2,9 @@
 
 # Bytes of text per token before any measurement: English text in a large vocabulary.
 ASSUMED_BYTES_PER_TOKEN = 4.0
+# What a chat template adds to one message: its marks and role, and the opening of the answer (ChatML
+# with an open thinking block: 10). For a short question it is more than the text.
+TEMPLATE_TOKENS = 10
 # Beyond these no tokenizer is known; what says so is a template's overhead on a tiny prompt, or
 # tokens of images, whose bytes are not text.
 LEAST_BYTES_PER_TOKEN = 0.5
@@ -19,9 +22,9 @@ class PromptSizes:
         self._most = most_models
 
     def estimate(self, model: str, text_bytes: int) -> int:
-        """Prompt tokens to expect, at least 1."""
+        """Prompt tokens to expect."""
         ratio = self._ratios.get(model, ASSUMED_BYTES_PER_TOKEN)
-        return max(1, round(text_bytes / ratio))
+        return TEMPLATE_TOKENS + round(text_bytes / ratio)
 
     def learn(self, model: str, text_bytes: int, prompt_tokens: int) -> None:
         """A prompt of so many bytes had so many tokens."""
@@ -31,5 +34,6 @@ class PromptSizes:
             return
         old = self._ratios.get(model, ASSUMED_BYTES_PER_TOKEN)
         weight = prompt_tokens / (prompt_tokens + MEMORY_TOKENS)
-        ratio = old + weight * (text_bytes / prompt_tokens - old)
+        of_text = max(1, prompt_tokens - TEMPLATE_TOKENS)
+        ratio = old + weight * (text_bytes / of_text - old)
         self._ratios[model] = min(MOST_BYTES_PER_TOKEN, max(LEAST_BYTES_PER_TOKEN, ratio))

@@ -80,12 +80,18 @@ def test_bins_of_the_past_leave_the_window_and_later_ones_move_up() -> None:
 
 def test_a_certain_length_holds_its_blocks_until_it_ends_and_none_after() -> None:
     made = profile(32, exactly(100), 0, 16, 1_000, 10_000, 0)
-    # At bin k the request is in the middle of it: 10·k tokens, and the one under way.
+    # At the end of bin k, whose middle is at 10·k tokens; never more than all of them. And the one
+    # under way.
     assert made.mean_milliblocks[:10] == tuple(
-        1000 * math.ceil((32 + ahead + 1) / 16) for ahead in (2, *range(10, 100, 10))
+        1000 * math.ceil((32 + min(100, ahead + 5) + 1) / 16) for ahead in (2, *range(10, 100, 10))
     )
     assert not any(made.mean_milliblocks[10:])
     assert not any(made.var)
+
+
+def test_a_request_shorter_than_a_bin_counts_with_all_that_it_will_hold() -> None:
+    made = profile(32, exactly(100), 0, 16, 1_000, 10_000_000, 0)
+    assert made.mean_milliblocks[:2] == (1000 * math.ceil((32 + 100 + 1) / 16), 0)
 
 
 def test_a_profile_does_not_depend_on_the_time_but_for_its_start() -> None:

@@ -68,10 +68,21 @@ def test_one_that_does_not_fit_waits_and_starts_when_there_is_room(roomy: Driver
 
 def test_room_that_appears_by_the_passing_of_time_is_used() -> None:
     driver = Driver(40)
+    driver.arrive("a", prompt_tokens=320, max_completion_tokens=100)
+    driver.now_us = 80_000
+    driver.send(Renewed("a", 80, thinking_over=False))
+    assert of(Queued, driver.arrive("b", prompt_tokens=320))
+    driver.now_us += 35_000  # beyond the 20 tokens that `a` has left, and it is not late yet
+    assert ids(Reserve, driver.send(Tick())) == ["b"]
+
+
+def test_what_is_silent_beyond_its_forecast_still_holds_its_room() -> None:
+    driver = Driver(40)
     driver.arrive("a", prompt_tokens=320)
     assert of(Queued, driver.arrive("b", prompt_tokens=320))
-    driver.now_us = 3 * SECOND  # beyond the horizon of what was predicted for `a`
-    assert ids(Reserve, driver.send(Tick())) == ["b"]
+    for seconds in (1, 3, 29):
+        driver.now_us = seconds * SECOND
+        assert not of(Reserve, driver.send(Tick()))
 
 
 def test_what_can_never_start_is_shed_at_once_and_leaves_nothing_behind() -> None:

@@ -57,6 +57,8 @@ def test_a_checkpoint_that_comes_late_is_ignored() -> None:
 
 def test_a_lease_is_kept_alive_while_its_stream_is_between_checkpoints() -> None:
     driver = Driver()
+    # So slow a worker that the next checkpoint is further off than the end of the lease.
+    driver.send(Scraped(view(us_per_token=SECOND, scraped_us=1)))
     (wake,) = of(WakeAt, driver.arrive("a"))[-1:]
     assert wake.at_us == SETTINGS.lease_ttl_us // 2
     driver.now_us = wake.at_us
