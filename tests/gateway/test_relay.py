@@ -1,0 +1,715 @@
+"""Relay, StreamMachine and UpstreamPool against a scripted worker: every byte, every fault, one
+account."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+
+from governor.core.exchange import LandNow, StreamPlan, StreamReport
+from governor.core.outcomes import Cause, LandingPath, WrapUpReason
+from governor.core.session import SessionLimits, State
+from governor.core.stream import StreamMachine
+from governor.gateway.exchange import ClientExchange
+from governor.gateway.relay import Relay
+from governor.gateway.upstream import UpstreamPool
+from tests.fake_worker import FakeConnection, FakeRequest, FakeWorker, Script, until
+from tests.hot_server import Client, HotServer, hot_server
+
+REQUEST = b"POST /v1/chat/completions HTTP/1.1\r\nhost: w\r\ncontent-length: 2\r\n\r\n{}"
+
+
+def sse(delta: dict[str, Any] | None, **more: Any) -> bytes:
+    choices = [] if delta is None else [{"index": 0, "delta": delta, "finish_reason": None}]
+    return b"data: " + json.dumps({"id": "c", "choices": choices, **more}).encode() + b"\n\n"
+
+
+EVENTS = [
+    sse({"role": "assistant", "content": ""}),
+    *(sse({"reasoning": f"step {n} é\n"}) for n in range(5)),
+    sse({"content": "42"}),
+    b"data: [DONE]\n\n",
+]
+WHOLE = b"".join(EVENTS)
+
+
+def sends(body: bytes = WHOLE, size: int = 10**9, kind: str = "text/event-stream") -> Script:
+    """Sends a whole stream in chunks of a size."""
+
+    async def script(_: FakeRequest, connection: FakeConnection) -> None:
+        await connection.start_stream(kind)
+        for start in range(0, len(body), size):
+            await connection.chunk(body[start : start + size])
+        await connection.end_stream()
+
+    return script
+
+
+def stops_after(events: int, then: Callable[[FakeConnection], Any]) -> Script:
+    async def script(_: FakeRequest, connection: FakeConnection) -> None:
+        await connection.start_stream()
+        for event in EVENTS[:events]:
+            await connection.chunk(event)
+        result = then(connection)
+        if result is not None:
+            await result
+
+    return script
+
+
+async def silent(_: FakeRequest, connection: FakeConnection) -> None:
+    await connection.until_gone()
+
+
+async def drops(_: FakeRequest, connection: FakeConnection) -> None:
+    connection.drop()
+
+
+def plan(**changes: Any) -> StreamPlan:
+    base: dict[str, Any] = {
+        "rid": "r1",
+        "attempt": 0,
+        "endpoint": "chat",
+        "client_streams": True,
+        "limits": SessionLimits(None, None, False, True),
+        "control_path": LandingPath.CONTROL,
+    }
+    return StreamPlan(**(base | changes))
+
+
+class Hooks:
+    """What the relay told. With `elsewhere`, one retry opens a relay to that pool."""
+
+    def __init__(self) -> None:
+        self.reports: list[StreamReport] = []
+        self.retries: list[tuple[str, int | None, bool]] = []
+        self.controls: list[tuple[str, dict[str, Any] | None, int]] = []
+        self.renewals: list[tuple[int, bool]] = []
+        self.faults: list[str] = []
+        self.breaks: set[str] = set()
+        self.on_retry: Callable[[], None] | None = None
+
+    def _maybe_break(self, name: str) -> None:
+        if name in self.breaks:
+            raise KeyError(f"a fault in {name}")
+
+    def head_headers(self) -> tuple[tuple[bytes, bytes], ...]:
+        self._maybe_break("head_headers")
+        return ((b"x-governor-decision", b"r1"),)
+
+    def control(self, op: str, arg: dict[str, Any] | None, fence: int) -> None:
+        self.controls.append((op, arg, fence))
+
+    def renew(self, generated_tokens: int, *, thinking_over: bool) -> None:
+        self.renewals.append((generated_tokens, thinking_over))
+
+    def retry(self, detail: str, status: int | None, *, timed_out: bool) -> None:
+        self.retries.append((detail, status, timed_out))
+        self._maybe_break("retry")
+        if self.on_retry is not None:
+            self.on_retry()
+
+    def settled(self, report: StreamReport) -> None:
+        self.reports.append(report)
+        self._maybe_break("settled")
+
+    def fault(self, where: str) -> None:
+        self.faults.append(where)
+
+
+class Rig:
+    """A gateway that relays whatever comes to the workers, in turn for each retry."""
+
+    def __init__(self, workers: list[FakeWorker], idle_timeout_s: float) -> None:
+        self.workers = workers
+        self.pools = [UpstreamPool("127.0.0.1", worker.port) for worker in workers]
+        self.idle_timeout_s = idle_timeout_s
+        self.hooks = Hooks()
+        self.relays: list[Relay] = []
+        self.changes: dict[str, Any] = {}
+        self.on_open: Callable[[Relay], None] | None = None
+        self.hot: HotServer
+
+    @property
+    def worker(self) -> FakeWorker:
+        return self.workers[0]
+
+    def serve(self, exchange: ClientExchange, attempt: int = 0) -> None:
+        machine = StreamMachine(plan(attempt=attempt, **self.changes))
+        relay = Relay(
+            exchange,
+            self.pools[attempt],
+            REQUEST,
+            machine,
+            lambda: time.monotonic_ns() // 1000,
+            self.hooks,
+            idle_timeout_s=self.idle_timeout_s,
+        )
+        self.relays.append(relay)
+
+        def again() -> None:
+            if attempt + 1 < len(self.pools):
+                self.serve(exchange, attempt + 1)
+            else:
+                exchange.respond(502, (), b"nobody answered")
+
+        self.hooks.on_retry = again
+        relay.open()
+        if self.on_open is not None:
+            self.on_open(relay)
+
+    async def report(self, number: int = 0) -> StreamReport:
+        """The only account of a request."""
+        await until(lambda: len(self.hooks.reports) > number, "the account")
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert len(self.hooks.reports) == number + 1
+        return self.hooks.reports[number]
+
+    def client(self, limit: int = 2**16) -> Any:
+        return self.hot.client(limit)
+
+
+@asynccontextmanager
+async def rig(*scripts: Script, idle_timeout_s: float = 30.0) -> AsyncIterator[Rig]:
+    async with AsyncExitStack() as stack:
+        workers = [await stack.enter_async_context(FakeWorker(script)) for script in scripts]
+        made = Rig(workers, idle_timeout_s)
+        made.hot = await stack.enter_async_context(hot_server(made.serve))
+        try:
+            yield made
+        finally:
+            for pool in made.pools:
+                pool.close()
+
+
+async def body_of(client: Client) -> bytes:
+    return (await client.response()).body
+
+
+# -- an ordinary stream ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 7, 50, 10**9])
+async def test_the_client_gets_the_workers_bytes_whatever_the_reads(size: int) -> None:
+    async with rig(sends(size=size)) as r, r.client() as client:
+        await client.request()
+        response = await client.response()
+        assert response.status == 200
+        assert response.body == WHOLE
+        assert response.headers["content-type"] == "text/event-stream"
+        assert response.headers["x-governor-decision"] == "r1"
+        report = await r.report()
+        assert report.cause is Cause.COMPLETED
+        assert report.answered
+        assert (r.hooks.retries, r.hooks.faults) == ([], [])
+
+
+async def test_connections_to_the_worker_are_kept_and_used_again() -> None:
+    async with rig(sends()) as r, r.client() as client:
+        for number in range(3):
+            await client.request()
+            assert await body_of(client) == WHOLE
+            await r.report(number)
+        assert len(r.worker.connections) == 1
+        assert len(r.worker.requests) == 3
+        assert r.worker.requests[0].body == b"{}"
+
+
+async def test_each_event_reaches_the_client_before_the_next_is_sent() -> None:
+    step = asyncio.Semaphore(0)
+
+    async def script(_: FakeRequest, connection: FakeConnection) -> None:
+        await connection.start_stream()
+        for event in EVENTS:
+            await step.acquire()
+            await connection.chunk(event)
+        await connection.end_stream()
+
+    async with rig(script) as r, r.client() as client:
+        await client.request()
+        assert (await client.head()).status == 200
+        for event in EVENTS:
+            step.release()
+            assert await client.chunk() == event
+        assert await client.chunk() == b""
+
+
+async def test_a_client_that_does_not_stream_gets_one_body() -> None:
+    async with rig(sends(size=11)) as r, r.client() as client:
+        r.changes = {"client_streams": False}
+        await client.request()
+        response = await client.response()
+        assert response.headers["content-type"] == "application/json"
+        message = json.loads(response.body)["choices"][0]["message"]
+        assert message["content"] == "42"
+        assert (await r.report()).cause is Cause.COMPLETED
+
+
+async def test_other_paths_are_passed_on_unread() -> None:
+    async def script(_: FakeRequest, connection: FakeConnection) -> None:
+        await connection.send_body(b"\x00\xff raw", 404, "application/octet-stream")
+
+    async with rig(script) as r, r.client() as client:
+        r.changes = {"relay_only": True}
+        await client.request()
+        response = await client.response()
+        assert (response.status, response.body) == (404, b"\x00\xff raw")
+        assert (await r.report()).cause is Cause.COMPLETED
+
+
+# -- faults of the worker -------------------------------------------------------------------------
+
+
+async def test_a_worker_that_dies_in_mid_stream_ends_in_a_typed_error_event() -> None:
+    async with rig(stops_after(4, FakeConnection.drop), sends()) as r, r.client() as client:
+        await client.request()
+        body = await body_of(client)
+        assert body.startswith(b"".join(EVENTS[:4]))
+        error = json.loads(body.rpartition(b"data: ")[2])["error"]
+        assert (error["type"], error["code"]) == ("upstream_error", "upstream_error")
+        assert (await r.report()).cause is Cause.UPSTREAM_ERROR
+        assert r.hooks.retries == []
+        assert r.workers[1].requests == [], "what was begun is not begun again"
+
+
+@pytest.mark.parametrize("how", [drops, stops_after(0, FakeConnection.drop)])
+async def test_a_worker_that_dies_before_the_client_was_told_is_replaced(how: Script) -> None:
+    async with rig(how, sends()) as r, r.client() as client:
+        r.changes = {"client_streams": False}
+        await client.request()
+        assert json.loads(await body_of(client))["choices"][0]["message"]["content"] == "42"
+        assert (await r.report()).cause is Cause.COMPLETED
+        ((_, status, timed_out),) = r.hooks.retries
+        assert (status, timed_out) == (None, False)
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+async def test_a_busy_worker_is_replaced_and_its_connection_kept(status: int) -> None:
+    async def busy(_: FakeRequest, connection: FakeConnection) -> None:
+        await connection.send_json({"error": "busy"}, status)
+
+    async with rig(busy, sends()) as r, r.client() as client:
+        for number in range(2):
+            await client.request()
+            assert await body_of(client) == WHOLE
+            await r.report(number)
+        assert [retry[1] for retry in r.hooks.retries] == [status, status]
+        assert len(r.worker.connections) == 1
+
+
+async def test_when_nobody_answers_there_is_one_refusal_and_no_account_of_a_stream() -> None:
+    async with rig(drops, drops) as r, r.client() as client:
+        await client.request()
+        assert (await client.response()).status == 502
+        assert len(r.hooks.retries) == 2
+        assert r.hooks.reports == []
+
+
+async def test_a_refusal_of_the_worker_that_is_the_clients_own_fault_is_passed_on() -> None:
+    async def refuses(_: FakeRequest, connection: FakeConnection) -> None:
+        await connection.send_json({"error": {"message": "no"}}, 400)
+
+    async with rig(refuses, sends()) as r, r.client() as client:
+        await client.request()
+        response = await client.response()
+        assert (response.status, json.loads(response.body)) == (400, {"error": {"message": "no"}})
+        assert (await r.report()).cause is Cause.UPSTREAM_ERROR
+        assert r.hooks.retries == []
+
+
+async def test_a_kept_connection_that_the_worker_has_closed_is_replaced_once() -> None:
+    async def closes_on_reuse(request: FakeRequest, connection: FakeConnection) -> None:
+        if connection.served == 1:
+            connection.drop()
+        else:
+            await sends()(request, connection)
+
+    async with rig(closes_on_reuse) as r, r.client() as client:
+        for number in range(2):
+            await client.request()
+            assert await body_of(client) == WHOLE
+            await r.report(number)
+        assert len(r.worker.connections) == 2
+        assert r.hooks.retries == []
+
+
+async def test_a_replacement_that_fails_too_is_the_workers_failure() -> None:
+    async def fails_after_the_first(request: FakeRequest, connection: FakeConnection) -> None:
+        if connection.number == 0 and connection.served == 0:
+            await sends()(request, connection)
+        else:
+            connection.drop()
+
+    async with rig(fails_after_the_first, sends()) as r, r.client() as client:
+        for number in range(2):
+            await client.request()
+            assert await body_of(client) == WHOLE
+            await r.report(number)
+        assert len(r.worker.connections) == 2
+        assert len(r.hooks.retries) == 1
+
+
+async def test_a_worker_that_is_not_there_is_replaced() -> None:
+    async with rig(sends(), sends()) as r, r.client() as client:
+        assert r.worker._server is not None
+        r.worker._server.close()
+        await client.request()
+        assert await body_of(client) == WHOLE
+        ((detail, status, _),) = r.hooks.retries
+        assert "cannot connect" in detail
+        assert status is None
+
+
+async def test_a_worker_that_never_answers_times_out_and_is_let_go() -> None:
+    async with rig(silent, sends(), idle_timeout_s=0.05) as r, r.client() as client:
+        await client.request()
+        assert await body_of(client) == WHOLE
+        ((detail, status, timed_out),) = r.hooks.retries
+        assert (status, timed_out) == (None, True)
+        assert "silent" in detail
+        await until(lambda: r.worker.connections[0].gone.is_set(), "the worker sees it")
+
+
+async def test_a_worker_that_falls_silent_ends_in_a_typed_error_event() -> None:
+    script = stops_after(3, FakeConnection.until_gone)
+    async with rig(script, idle_timeout_s=0.05) as r, r.client() as client:
+        await client.request()
+        body = await body_of(client)
+        assert json.loads(body.rpartition(b"data: ")[2])["error"]["code"] == "timed_out"
+        assert (await r.report()).cause is Cause.TIMED_OUT
+        await until(lambda: r.worker.connections[0].gone.is_set())
+
+
+async def test_a_worker_that_breaks_the_protocol_is_not_used_again() -> None:
+    async def nonsense(request: FakeRequest, connection: FakeConnection) -> None:
+        if connection.number == 0:
+            await connection.send(b"SMTP ready\r\n\r\n")
+            await connection.until_gone()
+        else:
+            await sends()(request, connection)
+
+    async with rig(nonsense, sends()) as r, r.client() as client:
+        await client.request()
+        assert await body_of(client) == WHOLE
+        assert len(r.hooks.retries) == 1
+        await until(lambda: r.worker.connections[0].gone.is_set())
+
+
+async def test_a_body_that_is_not_whole_closes_the_client_where_nothing_else_can_tell() -> None:
+    async def half(_: FakeRequest, connection: FakeConnection) -> None:
+        await connection.send(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf")
+        connection.writer.close()
+
+    async with rig(half) as r, r.client() as client:
+        r.changes = {"relay_only": True}
+        await client.request()
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await client.response()
+        assert (await r.report()).cause is Cause.UPSTREAM_ERROR
+
+
+async def test_bytes_that_nobody_asked_for_cost_the_connection() -> None:
+    async def says_too_much(request: FakeRequest, connection: FakeConnection) -> None:
+        await sends()(request, connection)
+        if connection.number == 0:
+            await asked.wait()
+            await connection.send(b"HTTP/1.1 200 OK\r\n\r\n")
+            await connection.until_gone()
+
+    asked = asyncio.Event()
+    async with rig(says_too_much) as r, r.client() as client:
+        await client.request()
+        assert await body_of(client) == WHOLE
+        await r.report()
+        asked.set()
+        await until(lambda: r.worker.connections[0].gone.is_set())
+        await client.request()
+        assert await body_of(client) == WHOLE
+        assert len(r.worker.connections) == 2
+
+
+# -- the client -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("script", [silent, stops_after(3, FakeConnection.until_gone)])
+async def test_a_client_that_leaves_takes_its_upstream_along(script: Script) -> None:
+    async with rig(script, sends()) as r:
+        async with r.client() as client:
+            await client.request()
+            await until(lambda: r.worker.requests)
+            if script is not silent:
+                await client.head()
+        assert (await r.report()).cause is Cause.CLIENT_GONE
+        await until(lambda: r.worker.connections[0].gone.is_set(), "the worker sees it")
+        assert r.hooks.retries == []
+
+
+async def test_a_client_that_leaves_during_the_dial_sends_nothing() -> None:
+    async with rig(sends()) as r, r.client() as client:
+        r.on_open = lambda _: r.hot.exchanges[0].connection_lost()
+        await client.request()
+        assert (await r.report()).cause is Cause.CLIENT_GONE
+        await until(lambda: r.worker.connections)
+        r.on_open = None
+        async with r.client() as other:
+            await other.request()
+            assert await body_of(other) == WHOLE
+        assert len(r.worker.requests) == 1
+        assert len(r.worker.connections) == 1, "the connection is kept for the next request"
+
+
+async def test_a_slow_client_slows_its_worker_and_memory_stays_bounded() -> None:
+    total, piece = 48_000_000, 64_000
+    sent = 0
+
+    async def floods(_: FakeRequest, connection: FakeConnection) -> None:
+        nonlocal sent
+        await connection.start_stream("application/octet-stream")
+        while sent < total:
+            await connection.chunk(b"x" * piece)
+            sent += piece
+        await connection.end_stream()
+
+    async with rig(floods) as r, r.client(limit=1024) as client:
+        r.changes = {"relay_only": True}
+        await client.request()
+        exchange = await r.hot.exchange()
+        await until(lambda: exchange.paused, "the client's transport is full")
+        (connection,) = r.hot.server.server_state.connections
+        upstream = r.relays[0]._upstream
+        assert upstream is not None
+        assert upstream._transport is not None
+        assert not upstream._transport.is_reading()
+        before = -1
+        while before != sent:
+            before = sent
+            for _ in range(20):
+                await asyncio.sleep(0.001)
+        assert sent < total, "the worker is held up"
+        assert connection.transport.get_write_buffer_size() < 1_000_000
+        await client.head()
+        received = 0
+        while data := await client.chunk():
+            received += len(data)
+        assert received == total
+        assert (await r.report()).cause is Cause.COMPLETED
+
+
+async def test_a_client_that_does_not_read_at_all_is_closed_and_the_worker_not_blamed() -> None:
+    async def floods(_: FakeRequest, connection: FakeConnection) -> None:
+        await connection.start_stream()
+        while not connection.writer.is_closing():
+            await connection.chunk(b"x" * 60_000)
+
+    async with rig(floods, sends(), idle_timeout_s=0.2) as r, r.client(limit=1024) as client:
+        r.changes = {"relay_only": True}
+        await client.request()
+        assert (await r.report()).cause is Cause.CLIENT_GONE
+        assert r.hooks.retries == []
+        await until(lambda: r.worker.connections[0].gone.is_set())
+        await until(lambda: not r.hot.server.server_state.connections)
+
+
+# -- other events ---------------------------------------------------------------------------------
+
+
+async def test_a_landing_becomes_a_control_message() -> None:
+    async with rig(stops_after(3, FakeConnection.until_gone)) as r, r.client() as client:
+        await client.request()
+        await until(lambda: r.relays and r.relays[0].machine.session.state is State.THINKING)
+        r.relays[0].feed(LandNow(WrapUpReason.OPERATOR))
+        ((op, arg, fence),) = r.hooks.controls
+        assert (op, fence) == ("land", 1)
+        assert arg is not None
+        assert arg["reason"] == "operator"
+
+
+async def test_a_deadline_lands_without_a_byte_from_the_worker() -> None:
+    async with rig(stops_after(2, FakeConnection.until_gone)) as r, r.client() as client:
+        due = time.monotonic_ns() // 1000 + 20_000
+        r.changes = {"limits": SessionLimits(None, None, False, True, land_at_us=due)}
+        await client.request()
+        await until(lambda: r.hooks.controls)
+        assert r.hooks.controls[0][1] is not None
+        assert r.hooks.controls[0][1]["reason"] == "deadline"
+
+
+async def test_a_request_that_is_abandoned_ends_in_a_typed_error_once() -> None:
+    async with rig(stops_after(3, FakeConnection.until_gone)) as r, r.client() as client:
+        await client.request()
+        await client.head()
+        await client.chunk()
+        for _ in range(2):
+            r.relays[0].abandon("the lease expired")
+        r.relays[0].feed(LandNow(WrapUpReason.LOOP))
+        rest = b""
+        while data := await client.chunk():
+            rest += data
+        assert b"the lease expired" in rest
+        assert (await r.report()).cause is Cause.UPSTREAM_ERROR
+        await until(lambda: r.worker.connections[0].gone.is_set())
+
+
+# -- faults of ours -------------------------------------------------------------------------------
+
+
+def breaks_machine(*names: str) -> Callable[[Relay], None]:
+    def fails(*_: Any, **__: Any) -> Any:
+        raise ZeroDivisionError("a fault of ours")
+
+    def on_open(relay: Relay) -> None:
+        for name in names:
+            setattr(relay.machine, name, fails)
+
+    return on_open
+
+
+async def test_a_fault_in_the_machine_before_the_head_tries_another_worker() -> None:
+    async with rig(sends(), sends()) as r, r.client() as client:
+
+        def first_only(relay: Relay) -> None:
+            if len(r.relays) == 1:
+                breaks_machine("receive")(relay)
+
+        r.on_open = first_only
+        await client.request()
+        assert await body_of(client) == WHOLE
+        assert r.hooks.faults == ["stream"]
+        assert (await r.report()).cause is Cause.COMPLETED
+
+
+async def test_a_fault_in_the_machine_in_mid_stream_ends_in_a_typed_error() -> None:
+    step = asyncio.Event()
+
+    async def script(_: FakeRequest, connection: FakeConnection) -> None:
+        await connection.start_stream()
+        await connection.chunk(EVENTS[0])
+        await step.wait()
+        await connection.chunk(EVENTS[1])
+        await connection.until_gone()
+
+    async with rig(script) as r, r.client() as client:
+        await client.request()
+        await client.head()
+        await client.chunk()
+        breaks_machine("receive")(r.relays[0])
+        step.set()
+        assert b"internal error" in await client.chunk()
+        assert await client.chunk() == b""
+        assert (await r.report()).cause is Cause.UPSTREAM_ERROR
+        assert r.hooks.faults == ["stream"]
+        await until(lambda: r.worker.connections[0].gone.is_set())
+
+
+async def test_a_machine_that_cannot_even_end_is_still_settled_once() -> None:
+    async with rig(sends()) as r, r.client() as client:
+        r.on_open = breaks_machine("receive", "abandon")
+        await client.request()
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await client.response()
+        assert (await r.report()).cause is Cause.UPSTREAM_ERROR
+        await until(lambda: r.worker.connections[0].gone.is_set())
+
+
+async def test_a_fault_after_the_account_was_made_does_not_lose_it() -> None:
+    async with rig(sends()) as r, r.client() as client:
+        r.changes = {"client_streams": False}
+        r.on_open = breaks_machine("_send_aggregate")
+        await client.request()
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await client.response()
+        assert (await r.report()).cause is Cause.COMPLETED
+        assert r.hooks.faults == ["stream"]
+
+
+async def test_a_fault_in_performing_breaks_the_response_off_and_settles_once() -> None:
+    async with rig(stops_after(3, FakeConnection.until_gone)) as r, r.client() as client:
+        r.hooks.breaks = {"head_headers"}
+        await client.request()
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await client.response()
+        assert (await r.report()).cause is Cause.UPSTREAM_ERROR
+        assert r.hooks.faults == ["relay"]
+        await until(lambda: r.worker.connections[0].gone.is_set())
+
+
+async def test_a_fault_in_settling_does_not_touch_the_finished_response() -> None:
+    async with rig(sends()) as r, r.client() as client:
+        r.hooks.breaks = {"settled"}
+        for number in range(2):
+            await client.request()
+            assert await body_of(client) == WHOLE
+            await r.report(number)
+        assert r.hooks.faults == ["relay", "relay"]
+        assert len(r.hot.server.server_state.connections) == 1
+
+
+async def test_a_fault_in_retrying_does_not_leave_the_client_waiting() -> None:
+    async with rig(drops) as r, r.client() as client:
+        r.hooks.breaks = {"retry"}
+        await client.request()
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await client.response()
+        assert r.hooks.faults == ["relay"]
+
+
+# -- the pool -------------------------------------------------------------------------------------
+
+
+async def test_the_pool_keeps_no_more_than_its_bound() -> None:
+    async with FakeWorker(silent) as worker:
+        pool = UpstreamPool("127.0.0.1", worker.port, max_idle=2)
+        made: list[Any] = []
+        for _ in range(4):
+            pool.acquire(lambda connection, _: made.append(connection), made.append)
+        await until(lambda: len(made) == 4)
+        for connection in made:
+            connection.release(reusable=True)
+        assert len(pool._idle) == 2
+        await until(lambda: sum(c.gone.is_set() for c in worker.connections) == 2)
+        pool.close()
+        assert pool._idle == []
+        await until(lambda: all(c.gone.is_set() for c in worker.connections))
+
+
+async def test_a_connection_that_was_aborted_is_never_given_out() -> None:
+    async with FakeWorker(silent) as worker:
+        pool = UpstreamPool("127.0.0.1", worker.port)
+        made: list[tuple[Any, bool]] = []
+
+        def ready(connection: Any, reused: bool) -> None:
+            made.append((connection, reused))
+
+        pool.acquire(ready, pytest.fail)
+        await until(lambda: made)
+        made[0][0].release(reusable=True)
+        made[0][0].abort()
+        pool.acquire(ready, pytest.fail)
+        await until(lambda: len(made) == 2)
+        assert made[1][1] is False
+        assert made[1][0] is not made[0][0]
+        pool.close()
+        made[1][0].abort()
+
+
+async def test_a_dial_that_takes_too_long_fails() -> None:
+    async with FakeWorker(silent) as worker:
+        pool = UpstreamPool("127.0.0.1", worker.port)
+        faults: list[Exception] = []
+        pool.acquire(pytest.fail, faults.append, timeout_s=0)
+        await until(lambda: faults)
+        assert isinstance(faults[0], TimeoutError)
+        pool.close()
+
+
+async def test_a_name_that_cannot_be_resolved_fails_and_nothing_is_left_running() -> None:
+    pool = UpstreamPool("a" * 70 + ".invalid", 1)
+    faults: list[Exception] = []
+    pool.acquire(pytest.fail, faults.append)
+    await until(lambda: faults)
+    await until(lambda: not pool._dials)
