@@ -9,7 +9,7 @@ from governor.core.outcomes import Reason
 from governor.core.record import DecisionRecord
 from governor.core.signals import Control, ControlAck, ControlStatus
 from governor.core.worker_facts import WorkerInfo, WorkerScrape
-from governor.services.dispatch import Admitted
+from governor.services.ticket import Admitted
 
 
 @dataclass(slots=True)

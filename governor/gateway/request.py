@@ -22,7 +22,7 @@ from governor.gateway.plan import Attempt, WorkerFacts, describe, plan_of, settl
 from governor.gateway.relay import Relay
 from governor.gateway.upstream import UpstreamPool
 from governor.gateway.wire import ParsedRequest
-from governor.services.dispatch import Admitted
+from governor.services.ticket import Admitted
 
 log = logging.getLogger("governor.request")
 

@@ -8,10 +8,9 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from governor.core.admission import AdmissionSettings
-from governor.core.budget import BudgetGrant
 from governor.core.dispatch import (
     Abandon,
     Action,
@@ -39,10 +38,11 @@ from governor.core.fleet import WorkerView
 from governor.core.lease import Lease, RefusalReason, Refused, Settlement
 from governor.core.outcomes import Cause, Reason
 from governor.core.policy import TenantPolicy
-from governor.core.record import DecisionRecord, record_of
+from governor.core.record import record_of
 from governor.core.request import RequestState
 from governor.core.scheduler import Scheduler
 from governor.ports import Clock, Ledger
+from governor.services.ticket import Admitted, DecisionSink, DispatchMetrics, Ticket
 
 log = logging.getLogger("governor.dispatch")
 
@@ -56,57 +56,6 @@ UNUSED = Settlement(0, 0, 0, 0, Cause.CLIENT_GONE)
 UNOPENED = Settlement(0, 0, 0, 0, Cause.UPSTREAM_ERROR)
 # Told to the scheduler for a lease that was never asked for or whose answer is not known.
 NOT_TAKEN = Refused(RefusalReason.LEDGER_FULL, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Admitted:
-    """A ticket's permission to open an upstream attempt. `lease` and `grant` are None when the
-    decision path failed and the request goes through ungoverned."""
-
-    worker_id: str
-    reason: Reason
-    lease: Lease | None
-    grant: BudgetGrant | None
-    queued_us: int
-
-
-class Ticket(Protocol):
-    """A request as the dispatcher sees it. All methods are called synchronously."""
-
-    def admitted(self, admitted: Admitted) -> None:
-        """Open the upstream attempt."""
-
-    def shed(self, reason: Reason, retry_after_us: int, queued_us: int) -> None:
-        """Refuse the request."""
-
-    def queued(self, position: int, reason: Reason) -> None:
-        """The request waits."""
-
-    def failed(self) -> None:
-        """`admitted` raised: refuse the request; its lease is settled already."""
-
-    def land_for_pressure(self) -> None:
-        """End this request's thinking: others need the blocks more."""
-
-    def lease_lost(self) -> None:
-        """The lease expired: cut the upstream before another byte is forwarded."""
-
-
-class DispatchMetrics(Protocol):
-    """What the dispatcher counts."""
-
-    def failed_open(self, where: str) -> None:
-        """An exception or an absent ledger let a request through."""
-
-    def slow_decision(self, took_us: int) -> None:
-        """A decision took longer than the guard."""
-
-
-class DecisionSink(Protocol):
-    """Where decision records go."""
-
-    def decided(self, record: DecisionRecord) -> None:
-        """Keep the record."""
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ from governor.gateway.plan import Attempt, WorkerFacts
 from governor.gateway.request import LiveRequest
 from governor.gateway.upstream import UpstreamPool
 from governor.gateway.wire import parse
-from governor.services.dispatch import Admitted
+from governor.services.ticket import Admitted
 from tests.admission_builders import arrived, forecast
 from tests.fake_worker import FakeConnection, FakeWorker, Script, until
 from tests.gateway_streams import WHOLE, drops, sends, silent, stops_after

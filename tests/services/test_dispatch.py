@@ -16,7 +16,8 @@ from governor.core.outcomes import Cause, Outcome, Reason
 from governor.core.policy import QueuePolicy, TenantPolicy
 from governor.core.record import disagreements, replay
 from governor.core.scheduler import Scheduler
-from governor.services.dispatch import FAIL_OPEN_CONCURRENCY, Admitted, Dispatcher
+from governor.services.dispatch import FAIL_OPEN_CONCURRENCY, Dispatcher
+from governor.services.ticket import Admitted
 from tests.admission_builders import (
     SECOND,
     arrived,
