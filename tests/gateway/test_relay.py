@@ -87,6 +87,7 @@ class Rig:
         self.relays: list[Relay] = []
         self.changes: dict[str, Any] = {}
         self.on_open: Callable[[Relay], None] | None = None
+        self.paused = False
         self.hot: HotServer
 
     @property
@@ -95,6 +96,7 @@ class Rig:
 
     def serve(self, exchange: ClientExchange, attempt: int = 0) -> None:
         machine = StreamMachine(plan(attempt=attempt, **self.changes))
+        exchange.paused = exchange.paused or self.paused
         relay = Relay(
             exchange,
             self.pools[attempt],
@@ -453,6 +455,19 @@ async def test_a_slow_client_slows_its_worker_and_memory_stays_bounded() -> None
             received += len(data)
         assert received == total
         assert (await r.report()).cause is Cause.COMPLETED
+
+
+async def test_a_client_that_was_behind_already_slows_its_next_worker_from_the_start() -> None:
+    async with rig(sends()) as r, r.client() as client:
+        r.paused = True
+        await client.request()
+        await until(lambda: r.relays and r.relays[0]._upstream is not None)
+        upstream = r.relays[0]._upstream
+        assert upstream is not None
+        assert upstream._transport is not None
+        assert not upstream._transport.is_reading()
+        r.hot.exchanges[0].resume()
+        assert await body_of(client) == WHOLE
 
 
 async def test_a_client_that_does_not_read_at_all_is_closed_and_the_worker_not_blamed() -> None:
