@@ -12,6 +12,7 @@ from governor.cli.app import build_app
 from tests.fake_gateway import FakeGateway, served
 
 GOLDEN = Path(__file__).parent.parent / "data" / "contracts" / "decision_record.json"
+VERDICTS = (["fits,", "chosen"], ["no_headroom"])
 OUTCOME = {"cause": "wrapped_up", "landed": "loop", "first_token_us": None, "waste": {"looped": 7}}
 
 
@@ -38,7 +39,7 @@ def explain(fake: FakeGateway) -> Callable[..., Result]:
     return run
 
 
-def test_a_decision_is_shown_with_all_that_it_rests_on(explain: Any) -> None:
+def test_a_decision_is_shown_with_all_that_it_rests_on(fake: FakeGateway, explain: Any) -> None:
     result = explain("whole")
     assert result.exit_code == 0, result.output
     shown = result.stdout
@@ -55,10 +56,15 @@ def test_a_decision_is_shown_with_all_that_it_rests_on(explain: Any) -> None:
         "waste.looped",
     ):
         assert text in shown
-    chosen = next(line for line in shown.splitlines() if "fits, chosen" in line)
-    assert {"w1", "494.5", "1470.0", "1500", "34%", "6"} <= set(chosen.replace("│", " ").split())
-    other = next(line for line in shown.splitlines() if "w2" in line)
-    assert {"2116.9", "144%", "no_headroom"} <= set(other.replace("│", " ").split())
+    rows = [line.replace("│", " ").split() for line in shown.splitlines()]
+    for kept, verdict in zip(
+        fake.decisions["whole"]["record"]["candidates"], VERDICTS, strict=True
+    ):
+        row = next(row for row in rows if row[:1] == [kept["load"]["view"]["worker_id"]])
+        peak, limit = kept["peak_milliblocks"], kept["limit_milliblocks"]
+        wanted = [f"{peak / 1000:.1f}", f"{limit / 1000:.1f}", "1500", f"{peak / limit:.0%}"]
+        assert row[1:5] == wanted
+        assert row[6:] == verdict
 
 
 def test_quantiles_of_the_forecast_rise(explain: Any) -> None:

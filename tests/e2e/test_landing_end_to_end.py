@@ -1,6 +1,5 @@
 """Endless thinking gets an answer: by loop, operator or deadline, in one unbroken stream."""
 
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
@@ -109,20 +108,23 @@ def test_landing_what_does_not_run_is_a_404(gateway: Gateway) -> None:
 def test_a_deadline_is_met_with_an_answer(
     gateway: Gateway, as_tenant: Callable[[str], dict[str, str]], streams: bool
 ) -> None:
-    deadline_s = 3.0
+    # Left alone, this model thinks for some 800 tokens here and then often ends without an answer.
+    deadline_s = 1.2
     asked: dict[str, Any] = {
         "headers": as_tenant("noloops"),
         "governor": {"deadline_s": deadline_s, "explain": True},
     }
-    began = time.monotonic()
     answer = gateway.stream(ENDLESS, **asked) if streams else gateway.chat(ENDLESS, **asked)
-    assert time.monotonic() - began < deadline_s
+    # The gateway's own clock; a busy machine may lose some time between two tokens.
+    took_ms = gateway.decision(answer.id)["outcome"]["took_ms"]
+    assert took_ms < 1000 * deadline_s + 300
     assert answer.content
     landed = answer.governor["landed"]
     by_time = answer.governor["granted_reason"] == "client_deadline"
     assert landed == "deadline" or (landed == "budget_spent" and by_time)
     # the time was used, not given away
-    assert answer.governor["used_tokens"] > 100
+    assert took_ms > 300
+    assert answer.governor["used_tokens"] > 50
 
 
 def test_two_choices_are_relayed_never_landed_and_told_so(gateway: Gateway) -> None:
