@@ -148,15 +148,22 @@ def _gap(running: Sequence[Mapping[str, int]]) -> float:
     return max(0.0, *apart) - min(0.0, *apart)
 
 
-def order_violations(run: Run) -> int:
+def order_violations(run: Run, *, of_bands: bool = False) -> int:
     """Dispatches that went before a waiting request which the policy puts first and which needs no
     more memory: one of the earlier band, or an earlier one of the same tenant and band.
 
     A request that fits may pass a larger one that does not; between the tenants of a band areas
-    decide, which `fairness` looks at. So only such pairs have an order.
+    decide, which `fairness` looks at. So only such pairs have an order. `of_bands` counts the pairs
+    of different bands alone.
     """
     known = [s for s in run.served if s.dispatched_us is not None and s.asked.band is not None]
-    return sum(any(_passed(late, other) for other in known) for late in known)
+    return sum(
+        any(
+            _passed(late, other) and not (of_bands and late.asked.band == other.asked.band)
+            for other in known
+        )
+        for late in known
+    )
 
 
 def _passed(late: Served, other: Served) -> bool:
@@ -231,6 +238,8 @@ def figures(measured: Measured) -> dict[str, Figure]:
         **_spread("preemptions_off", [run.preemptions for run in measured.off]),
         **_spread("makespan_ratio", [on.makespan_s / off.makespan_s for on, off in pairs]),
         "order_violations": sum(order_violations(run) for run in measured.on),
+        "order_violations_of_bands": sum(order_violations(r, of_bands=True) for r in measured.on),
+        "order_dispatches": sum(one.asked.band is not None for one in served),
     }
     for arm in ("on", "off", "cold"):
         result |= _arm_figures(arm, getattr(measured, arm))

@@ -116,6 +116,7 @@ def test_a_request_without_a_whole_stream_or_answer_is_lost() -> None:
 def test_a_later_band_before_a_waiting_earlier_one_is_a_violation() -> None:
     high, low = served(0, 5), served(1, 3, band=LOW)
     assert order_violations(a_run(high, low)) == 1
+    assert order_violations(a_run(high, low), of_bands=True) == 1
     assert order_violations(a_run(served(0, 2), low)) == 0
     # It had not come yet.
     assert order_violations(a_run(served(4, 5), low)) == 0
@@ -126,6 +127,7 @@ def test_a_later_band_before_a_waiting_earlier_one_is_a_violation() -> None:
 
 def test_within_a_band_only_requests_of_one_tenant_have_an_order() -> None:
     assert order_violations(a_run(served(0, 5), served(1, 3))) == 1
+    assert order_violations(a_run(served(0, 5), served(1, 3)), of_bands=True) == 0
     assert order_violations(a_run(served(0, 5), served(1, 3, tenant=SILVER))) == 0
     assert order_violations(a_run(served(0, 3), served(1, 5))) == 0
     assert order_violations(a_run(served(0, None), served(1, 3))) == 0
