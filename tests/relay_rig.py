@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-from governor.core.exchange import StreamPlan, StreamReport
+from governor.core.exchange import Retry, StreamPlan, StreamReport
 from governor.core.outcomes import LandingPath
 from governor.core.session import SessionLimits
 from governor.core.stream import StreamMachine
@@ -58,8 +58,8 @@ class Hooks:
     def renew(self, generated_tokens: int, *, thinking_over: bool) -> None:
         self.renewals.append((generated_tokens, thinking_over))
 
-    def retry(self, detail: str, status: int | None, *, timed_out: bool) -> None:
-        self.retries.append((detail, status, timed_out))
+    def retry(self, failed: Retry) -> None:
+        self.retries.append((failed.detail, failed.status, failed.timed_out))
         self._maybe_break("retry")
         if self.on_retry is not None:
             self.on_retry()

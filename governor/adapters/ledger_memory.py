@@ -99,6 +99,7 @@ class MemoryLedger:
             forecast_version=request.forecast_version,
             expires_us=now_us + request.ttl_us,
             fence=1,
+            ledger_version=pool.version + 1,
         )
         pool.live[lease.id] = _Entry(lease, request.profile, request.ttl_us)
         pool.sums.add(request.profile)

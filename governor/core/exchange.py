@@ -158,11 +158,15 @@ class SendControl:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Nothing reached the client yet and the worker failed: try elsewhere."""
+    """Nothing reached the client yet and the attempt failed: try elsewhere.
+
+    `workers_fault` is false where Governor itself gave the attempt up.
+    """
 
     detail: str
     status: int | None
     timed_out: bool = False
+    workers_fault: bool = True
 
 
 @dataclass(frozen=True, slots=True)

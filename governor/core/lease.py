@@ -51,7 +51,8 @@ class LeaseRequest:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A hold. `fence` grows with every change; whoever acts on an older fence is refused.
+    """A hold. `ledger_version` counts the changes of the pool up to this one's reserve. `fence`
+    grows with every change; whoever acts on an older fence is refused.
 
     `profile_mean` (milliblocks) and `profile_var` (milliblocks²) have one value for each of 64 bins
     from the absolute bin `start_bin` on. `area_charged` is in token².
@@ -69,6 +70,7 @@ class Lease:
     forecast_version: str
     expires_us: int
     fence: int
+    ledger_version: int = 0
 
     @property
     def profile(self) -> Profile:

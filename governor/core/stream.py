@@ -87,6 +87,7 @@ class StreamMachine:
         self._landing_path = LandingPath.NONE
         self._report: StreamReport | None = None
         self._over = False
+        self._abandoned = False
         self._now_us = 0
         self._detail = ""
 
@@ -315,7 +316,7 @@ class StreamMachine:
         self._detail = detail
         if not self._head_sent:
             self._over = True
-            return (AbortUpstream(), Retry(detail, None, cause is Cause.TIMED_OUT))
+            return (AbortUpstream(), self._retry(detail, cause))
         if self._plan.relay_only:
             return (AbortUpstream(), AbortClient(), *self._finish(cause))
         message = {
@@ -326,6 +327,9 @@ class StreamMachine:
         }
         event = b"data: " + dump({"error": message}) + b"\n\n"
         return (AbortUpstream(), Send(event), EndResponse(), *self._finish(cause))
+
+    def _retry(self, detail: str, cause: Cause) -> Retry:
+        return Retry(detail, None, cause is Cause.TIMED_OUT, not self._abandoned)
 
     def _finish(self, cause: Cause) -> tuple[StreamAction, ...]:
         return self._session_actions(self.session.receive(Ended(cause), self._now_us))
@@ -343,6 +347,7 @@ class StreamMachine:
         if self._over:
             return ()
         self._now_us = now_us
+        self._abandoned = True
         return self._fault(detail, Cause.UPSTREAM_ERROR)
 
     # -- landing ----------------------------------------------------------------------------------

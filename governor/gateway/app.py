@@ -28,13 +28,13 @@ class GatewayView(Protocol):
     def capabilities(self) -> dict[str, Any]:
         """What each worker is known to be able to do."""
 
-    def explain(self, decision_id: str) -> dict[str, Any] | None:
-        """A decision's record and outcome."""
+    def explain(self, decision_id: str, tenant: str) -> dict[str, Any] | None:
+        """A decision's record and outcome; None for one that is not the tenant's."""
 
-    def land(self, decision_id: str) -> str | None:
+    def land(self, decision_id: str, tenant: str) -> str | None:
         """Ask a running request to land; None when it is not running."""
 
-    def signals(self, decision_id: str) -> AsyncIterator[bytes] | None:
+    def signals(self, decision_id: str, tenant: str) -> AsyncIterator[bytes] | None:
         """Signal rows of a running request as NDJSON; None when it does not run."""
 
     def tenant_of(self, headers: dict[str, str]) -> str | None:
@@ -80,29 +80,43 @@ def build_app(gateway: GatewayView) -> FastAPI:
                 return JSONResponse(found)
         return error(404, f"the model {model!r} does not exist", "model_not_found")
 
+    _add_governor_routes(app, gateway)
+    return app
+
+
+def _add_governor_routes(app: FastAPI, gateway: GatewayView) -> None:
+    """Decisions and running requests: each tenant sees and lands its own, and no others."""
+
     @app.get("/v1/governor/capabilities")
     async def capabilities() -> dict[str, Any]:
         return gateway.capabilities()
 
     @app.get("/v1/governor/decisions/{decision_id}")
-    async def decision(decision_id: str) -> JSONResponse:
-        found = gateway.explain(decision_id)
+    async def decision(decision_id: str, request: Request) -> JSONResponse:
+        tenant = gateway.tenant_of(dict(request.headers))
+        if tenant is None:
+            return error(401, "the API key is not accepted", "invalid_api_key")
+        found = gateway.explain(decision_id, tenant)
         if found is None:
             return error(404, "no such decision is kept", "decision_not_found")
         return JSONResponse(found)
 
     @app.post("/v1/governor/requests/{decision_id}/land")
-    async def land(decision_id: str) -> JSONResponse:
-        state = gateway.land(decision_id)
+    async def land(decision_id: str, request: Request) -> JSONResponse:
+        tenant = gateway.tenant_of(dict(request.headers))
+        if tenant is None:
+            return error(401, "the API key is not accepted", "invalid_api_key")
+        state = gateway.land(decision_id, tenant)
         if state is None:
             return error(404, "no such request is running", "request_not_running")
         return JSONResponse({"decision_id": decision_id, "state": state}, status_code=202)
 
     @app.get("/v1/governor/requests/{decision_id}/signals")
-    async def signals(decision_id: str) -> Response:
-        lines = gateway.signals(decision_id)
+    async def signals(decision_id: str, request: Request) -> Response:
+        tenant = gateway.tenant_of(dict(request.headers))
+        if tenant is None:
+            return error(401, "the API key is not accepted", "invalid_api_key")
+        lines = gateway.signals(decision_id, tenant)
         if lines is None:
             return error(404, "no such request is running", "request_not_running")
         return StreamingResponse(lines, media_type="application/x-ndjson")
-
-    return app

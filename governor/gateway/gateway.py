@@ -59,6 +59,7 @@ class GatewayParts:
     seed: int = 0
     idle_timeout_s: float = 300.0
     sizes: PromptSizes = field(default_factory=PromptSizes)
+    poke: Callable[[str], None] = lambda worker_id: None
 
 
 class Gateway:
@@ -227,7 +228,9 @@ class Gateway:
     def gone(self, request: LiveRequest) -> None:
         """The client left while its request waited."""
         self._forget(request)
-        self.parts.recorder.ended(request.id, {"cause": Cause.CLIENT_GONE})
+        self.parts.recorder.ended(
+            request.id, {"tenant": request.policy.tenant, "cause": Cause.CLIENT_GONE}
+        )
         self.parts.dispatcher.gone(request.id)
         self.parts.metrics.count(
             names.REQUESTS, tenant=request.policy.tenant, cause=Cause.CLIENT_GONE
@@ -259,16 +262,18 @@ class Gateway:
             ack = await port.control(control)
         except UpstreamFailed as error:
             log.warning("control %s of %s not delivered: %s", control.op, request.id, error)
-            self.parts.metrics.count(names.LANDING_FAILURES)
-            request.acked(None, str(error))
+            answer, detail = None, str(error)
         else:
-            request.acked(ack, ack.detail or "")
+            answer, detail = ack, ack.detail or ""
+        if request.attempt is not None and request.attempt.number == control.attempt:
+            request.acked(answer, detail)
 
     def worker_failed(self, worker_id: str, detail: str) -> None:
         """A connection to a worker failed."""
         self.parts.workers[worker_id].last_error = detail
         self.parts.metrics.count(names.UPSTREAM_FAILURES, worker=worker_id)
         self.parts.dispatcher.worker_failed(worker_id)
+        self.parts.poke(worker_id)
 
     def opened(self, request: LiveRequest) -> None:
         """An upstream attempt starts."""
@@ -286,7 +291,9 @@ class Gateway:
         tenant = request.policy.tenant
         self.parts.metrics.count(names.REQUESTS, tenant=tenant, cause=Cause.REFUSED)
         self.parts.metrics.count(names.REFUSED, tenant=tenant, reason=reason)
-        self.parts.recorder.ended(request.id, {"cause": Cause.REFUSED, "reason": reason})
+        self.parts.recorder.ended(
+            request.id, {"tenant": tenant, "cause": Cause.REFUSED, "reason": reason}
+        )
         log.info("decision=%s tenant=%s outcome=shed reason=%s", request.id, tenant, reason)
         draw = draw_for(self.parts.seed, request.id, "jitter")
         answer = responses.refused(reason, retry_after_us, request.id, queued_us, draw)
@@ -298,7 +305,10 @@ class Gateway:
         self.fault("open")
         cause = Cause.UPSTREAM_ERROR
         self.parts.metrics.count(names.REQUESTS, tenant=request.policy.tenant, cause=cause)
-        self.parts.recorder.ended(request.id, {"cause": cause, "detail": "internal error"})
+        self.parts.recorder.ended(
+            request.id,
+            {"tenant": request.policy.tenant, "cause": cause, "detail": "internal error"},
+        )
         request.exchange.respond(*responses.internal(request.id))
 
     def upstream_failed(
@@ -420,6 +430,7 @@ def outcome_of(request: LiveRequest, report: StreamReport, arrived_us: int) -> d
     """What became of a request, in plain form."""
     loop = report.loop
     return {
+        "tenant": request.policy.tenant,
         "cause": report.cause.value,
         "landed": report.wrap_up_reason.value if report.wrap_up_reason else None,
         "landing_path": report.landing_path.value

@@ -2,8 +2,8 @@
 
 # Bytes of text per token before any measurement: English text in a large vocabulary.
 ASSUMED_BYTES_PER_TOKEN = 4.0
-# What a chat template adds to one message: its marks and role, and the opening of the answer (ChatML
-# with an open thinking block: 10). For a short question it is more than the text.
+# What a chat template adds to one message: its marks and role, and the opening of the answer
+# (ChatML with an open thinking block: 10). For a short question it is more than the text.
 TEMPLATE_TOKENS = 10
 # Beyond these no tokenizer is known; what says so is a template's overhead on a tiny prompt, or
 # tokens of images, whose bytes are not text.

@@ -48,7 +48,7 @@ class RelayHooks(Protocol):
     def renew(self, generated_tokens: int, *, thinking_over: bool) -> None:
         """Renew the lease."""
 
-    def retry(self, detail: str, status: int | None, *, timed_out: bool) -> None:
+    def retry(self, failed: Retry) -> None:
         """The attempt failed before a byte reached the client: try another worker or refuse."""
 
     def settled(self, report: StreamReport) -> None:
@@ -240,9 +240,9 @@ class Relay:
                 self._hooks.renew(generated, thinking_over=over)
             case WakeAt(at_us):
                 self._wake_in(max(0.0, (at_us - self._now_us()) / 1e6), self._tick)
-            case Retry(detail, status, timed_out):
+            case Retry():
                 self._close()
-                self._hooks.retry(detail, status, timed_out=timed_out)
+                self._hooks.retry(action)
             case Settle(report):
                 self._close()
                 self._hooks.settled(report)

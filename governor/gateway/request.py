@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from governor.core.budget import BudgetGrant
 from governor.core.dispatch import Arrived
 from governor.core.estimator import Observation
-from governor.core.exchange import Acked, LandNow, SignalArrived, SignalsLost, StreamReport
+from governor.core.exchange import Acked, LandNow, Retry, SignalArrived, SignalsLost, StreamReport
 from governor.core.families import FamilyProfile
 from governor.core.forecast import Forecast
 from governor.core.lease import Settlement
@@ -239,11 +239,12 @@ class LiveRequest:
         """The stream reached a checkpoint."""
         self._shell.renew(self, generated_tokens, thinking_over)
 
-    def retry(self, detail: str, status: int | None, *, timed_out: bool) -> None:
+    def retry(self, failed: Retry) -> None:
         """The attempt failed before a byte reached the client."""
         assert self.attempt is not None
         assert self._machine is not None
-        if status is None:
+        detail, status, timed_out = failed.detail, failed.status, failed.timed_out
+        if status is None and failed.workers_fault:
             self._shell.worker_failed(self.attempt.worker.worker_id, detail)
         final = self._arrived.attempt + 1 >= MAX_ATTEMPTS or self.exchange.closed
         final = final or self._last_attempt

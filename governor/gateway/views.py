@@ -7,6 +7,7 @@ from governor.adapters import metric_names as names
 from governor.core.errors import RequestInvalid
 from governor.core.outcomes import WrapUpReason
 from governor.gateway.callers import tenant_of
+from governor.gateway.request import LiveRequest
 from governor.gateway.wiring import Runtime
 
 
@@ -97,24 +98,30 @@ class RuntimeView:
             }
         }
 
-    def explain(self, decision_id: str) -> dict[str, Any] | None:
-        """A decision's record and outcome, with what still runs."""
+    def explain(self, decision_id: str, tenant: str) -> dict[str, Any] | None:
+        """A decision's record and outcome, with what still runs; None where it is another's."""
         found = self._runtime.gateway.parts.recorder.find(decision_id)
-        request = self._runtime.gateway.live.get(decision_id)
+        if found is not None and _owner(found) != tenant:
+            return None
+        request = self._running(decision_id, tenant)
         if request is not None:
             found = found or {"decision_id": decision_id, "record": None, "outcome": None}
             state = request.relay.machine.session.state.value if request.relay else "queued"
             found["running"] = {"state": state, "queue_position": request.queue_position}
         return found
 
-    def land(self, decision_id: str) -> str | None:
+    def land(self, decision_id: str, tenant: str) -> str | None:
         """An operator's landing."""
-        request = self._runtime.gateway.live.get(decision_id)
+        request = self._running(decision_id, tenant)
         return None if request is None else request.land(WrapUpReason.OPERATOR)
 
-    def signals(self, decision_id: str) -> AsyncIterator[bytes] | None:
+    def _running(self, decision_id: str, tenant: str) -> LiveRequest | None:
+        request = self._runtime.gateway.live.get(decision_id)
+        return request if request is not None and request.policy.tenant == tenant else None
+
+    def signals(self, decision_id: str, tenant: str) -> AsyncIterator[bytes] | None:
         """Signal rows of a running request as NDJSON; None when it does not run."""
-        if decision_id not in self._runtime.gateway.live:
+        if self._running(decision_id, tenant) is None:
             return None
         return self._runtime.gateway.watchers.lines(decision_id)
 
@@ -125,6 +132,13 @@ class RuntimeView:
             return tenant_of(headers, parts.policies(), parts.clock.wall_s())
         except RequestInvalid:
             return None
+
+
+def _owner(found: dict[str, Any]) -> str | None:
+    """The tenant of a kept decision."""
+    record, outcome = found["record"], found["outcome"]
+    owner = record["demand"]["tenant"] if record is not None else (outcome or {}).get("tenant")
+    return owner if isinstance(owner, str) else None
 
 
 def _paths(features: frozenset[str]) -> list[str]:

@@ -65,6 +65,7 @@ class Runtime:
             on_error=self._worker_error,
             interval_s=self.settings.scrape_interval_s,
         )
+        self.gateway.parts.poke = self.watch.poke
         self.watch.start()
         self._announce_policies()
         loop = asyncio.get_running_loop()

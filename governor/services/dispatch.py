@@ -306,7 +306,7 @@ class Dispatcher:
                 self._live.pop(request_id, None)
             return
         live.lease, live.worker_id = answer, action.worker_id
-        self._record(action.judged, action.reason, answer.fence)
+        self._record(action.judged, action.reason, answer.ledger_version)
         self._receive(Reserved(request_id, answer))
         if not live.gone:
             admitted = Admitted(

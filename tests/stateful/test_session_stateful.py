@@ -1,4 +1,6 @@
-"""ThinkingSession under any order of events: one Finish, at most one Land in flight, no illegal move."""
+"""ThinkingSession under any order of events: one Finish, at most one Land, no illegal move."""
+
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -153,7 +155,7 @@ def test_the_lease_is_renewed_at_geometric_checkpoints() -> None:
         if isinstance(action, Renew)
     ]
     assert renewals[0] == 16
-    assert all(later / earlier >= 1.24 for earlier, later in zip(renewals, renewals[1:], strict=False))
+    assert all(later / earlier >= 1.24 for earlier, later in pairwise(renewals))
     assert len(renewals) <= 16
 
 
