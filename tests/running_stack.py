@@ -171,7 +171,7 @@ class Gateway(Server):
         body = chat_body(content, **fields)
         reply = self.http.post("/v1/chat/completions", json=body, headers=headers)
         assert reply.status_code == 200, reply.text
-        return Answer(dict(reply.headers), whole=reply.json())
+        return Answer(dict(reply.headers), caller=headers, whole=reply.json())
 
     def stream(self, content: str, **fields: Any) -> "Answer":
         """A streamed chat completion, read to its end."""
@@ -187,13 +187,16 @@ class Gateway(Server):
         with self.http.stream("POST", "/v1/chat/completions", json=body, headers=headers) as reply:
             if reply.status_code != 200:
                 raise AssertionError(f"{reply.status_code} {reply.read().decode()}")
-            yield Answer(dict(reply.headers), lines=reply.iter_lines())
+            yield Answer(dict(reply.headers), caller=headers, lines=reply.iter_lines())
 
-    def decision(self, decision_id: str) -> dict[str, Any]:
-        """Record and outcome, once the request has ended."""
+    def decision(
+        self, answer: "Answer | str", headers: dict[str, str] | None = None
+    ) -> dict[str, Any]:
+        """Record and outcome, once the request has ended, for who made it."""
+        decision_id, caller = (answer, headers) if isinstance(answer, str) else answer.made_by
 
         def ended() -> dict[str, Any] | None:
-            reply = self.http.get(f"/v1/governor/decisions/{decision_id}")
+            reply = self.http.get(f"/v1/governor/decisions/{decision_id}", headers=caller)
             assert reply.status_code == 200, reply.text
             found: dict[str, Any] = reply.json()
             return found if found["outcome"] is not None else None
@@ -201,9 +204,11 @@ class Gateway(Server):
         result: dict[str, Any] = wait_for(ended, f"the outcome of {decision_id}")
         return result
 
-    def land(self, decision_id: str) -> httpx.Response:
-        """An operator's landing."""
-        return self.http.post(f"/v1/governor/requests/{decision_id}/land")
+    def land(self, answer: "Answer | str", headers: dict[str, str] | None = None) -> httpx.Response:
+        """An operator's landing of a request, by who made it unless `headers` say otherwise."""
+        decision_id, caller = (answer, headers) if isinstance(answer, str) else answer.made_by
+        path = f"/v1/governor/requests/{decision_id}/land"
+        return self.http.post(path, headers=headers or caller)
 
     def assert_nothing_held(self) -> None:
         """No lease, stream or queued request is left, here or on the workers."""
@@ -238,6 +243,7 @@ class Answer:
     """One answer, streamed or whole."""
 
     headers: dict[str, str]
+    caller: dict[str, str] | None = None
     whole: dict[str, Any] | None = None
     lines: Iterator[str] | None = None
     chunks: list[dict[str, Any]] = field(default_factory=list)
@@ -271,6 +277,11 @@ class Answer:
     @property
     def id(self) -> str:
         return self.headers["x-governor-decision"]
+
+    @property
+    def made_by(self) -> tuple[str, dict[str, str] | None]:
+        """The decision's id and the caller's headers."""
+        return self.id, self.caller
 
     @property
     def choices(self) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ STACK = pytest.StashKey["Stack"]()
 # Every tenant has a key; who brings none is `default`. The numbers suit the shipped model: nothing
 # lands by budget unless a test asks for it.
 TENANTS = {
-    "default": "{budget: 3000}",
+    "default": "{budget: 3000, effort: {low: 48}}",
     "keyed": "{budget: 3000, allow_models: [tiny-reasoner]}",
     "noloops": "{budget: 3000, loops: false}",
     "small": "{budget: 40}",

@@ -57,7 +57,7 @@ def test_a_budget_holds_with_the_wrap_up_inside(gateway: Gateway, dialect: str, 
         assert answer.headers["x-governor-budget-path"] == "native"
         details = answer.usage["completion_tokens_details"]
         assert details["reasoning_tokens"] == used - 3
-        outcome = gateway.decision(answer.id)["outcome"]
+        outcome = gateway.decision(answer)["outcome"]
         assert (outcome["cause"], outcome["landed"]) == ("wrapped_up", "budget_spent")
         assert (outcome["exact"], outcome["cap_violated"]) == (True, False)
         assert outcome["reasoning_tokens"] == details["reasoning_tokens"]
@@ -82,7 +82,7 @@ def test_a_budget_that_is_not_needed_changes_nothing(gateway: Gateway) -> None:
     free = gateway.stream(QUESTION)
     bounded = gateway.stream(QUESTION, thinking_token_budget=1000)
     assert (bounded.reasoning, bounded.content) == (free.reasoning, free.content)
-    assert gateway.decision(bounded.id)["outcome"]["cause"] == "completed"
+    assert gateway.decision(bounded)["outcome"]["cause"] == "completed"
 
 
 def test_no_effort_is_no_thinking(gateway: Gateway) -> None:
@@ -99,11 +99,18 @@ def test_no_effort_is_no_thinking(gateway: Gateway) -> None:
         assert answer.governor["thinking_off"]
 
 
-def test_an_effort_is_the_number_that_the_policy_gives_it(gateway: Gateway) -> None:
-    answer = gateway.chat("sum h8s2k9", reasoning_effort="minimal")
-    assert answer.headers["x-governor-budget-asked"] == "512"
-    assert answer.headers["x-governor-budget-reason"] == "client_effort"
-    assert answer.content == "19"
+@pytest.mark.parametrize("model", MODELS)
+def test_an_effort_is_the_number_that_the_policy_gives_it(gateway: Gateway, model: str) -> None:
+    # 48 by this policy, 512 by default; the second is more than the problem needs.
+    low = gateway.stream(QUESTION, model=model, reasoning_effort="low", return_token_ids=True)
+    assert spent(low) <= 48
+    assert low.content
+    minimal = gateway.chat("sum h8s2k9", model=model, reasoning_effort="minimal")
+    assert minimal.content == "19"
+    for answer, tokens in ((low, "48"), (minimal, "512")):
+        assert answer.headers["x-governor-budget-asked"] == tokens
+        assert answer.headers["x-governor-budget-granted"] == tokens
+        assert answer.headers["x-governor-budget-reason"] == "client_effort"
 
 
 def test_max_completion_tokens_leaves_room_for_the_answer(gateway: Gateway) -> None:

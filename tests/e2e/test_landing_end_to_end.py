@@ -34,7 +34,7 @@ def test_loops_end_in_an_answer_and_the_record_says_so(gateway: Gateway) -> None
 
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(solve, asked))
-    outcomes = [gateway.decision(answer.id)["outcome"] for answer in answers]
+    outcomes = [gateway.decision(answer)["outcome"] for answer in answers]
     looped = [o for o in outcomes if (o["cause"], o["landed"]) == ("wrapped_up", "loop")]
     assert len(looped) >= 7, outcomes
     assert all(answer.content for answer in answers)
@@ -56,7 +56,7 @@ def test_without_loop_landing_the_same_problem_runs_into_its_cap(
     answer = gateway.stream(
         ENDLESS, max_completion_tokens=700, headers=as_tenant("noloops"), return_token_ids=True
     )
-    outcome = gateway.decision(answer.id)["outcome"]
+    outcome = gateway.decision(answer)["outcome"]
     assert (outcome["cause"], outcome["landed"]) == ("wrapped_up", "budget_spent")
     assert len(answer.token_ids) <= 700
     assert answer.content
@@ -68,7 +68,7 @@ def test_a_decision_replays_to_itself(gateway: Gateway) -> None:
         {"reasoning_effort": "low"},
         {"n": 2},
     ):
-        found = gateway.decision(gateway.chat("sum h8s2", **asked).id)
+        found = gateway.decision(gateway.chat("sum h8s2", **asked))
         record = from_plain(DecisionRecord, found["record"])
         assert record.id == found["decision_id"]
         assert disagreements(record) == ()
@@ -84,18 +84,35 @@ def test_an_operator_lands_a_running_request(
     headers = as_tenant("noloops")
     with gateway.open(ENDLESS, headers=headers, governor={"explain": True}) as answer:
         answer.read_thinking(200)
-        reply = gateway.land(answer.id)
+        reply = gateway.land(answer)
         assert reply.status_code == 202
         assert reply.json()["decision_id"] == answer.id
         answer.read()
     assert_one_stream(answer)
     assert answer.content
     assert (answer.governor["landed"], answer.governor["landing_path"]) == ("operator", "control")
-    outcome = gateway.decision(answer.id)["outcome"]
+    outcome = gateway.decision(answer)["outcome"]
     assert (outcome["cause"], outcome["landed"]) == ("wrapped_up", "operator")
     # landed soon after it was asked to, far from what it would have thought
     assert outcome["reasoning_tokens"] < 1_500
-    assert gateway.land(answer.id).status_code == 404
+    assert gateway.land(answer).status_code == 404
+
+
+def test_a_tenants_requests_are_nobody_elses_business(
+    gateway: Gateway, as_tenant: Callable[[str], dict[str, str]]
+) -> None:
+    other = as_tenant("keyed")
+    with gateway.open(ENDLESS, headers=as_tenant("noloops")) as answer:
+        answer.read_thinking(10)
+        assert gateway.land(answer, other).status_code == 404
+        assert gateway.land(answer, {"authorization": "Bearer gk-wrong"}).status_code == 401
+        for path in (f"decisions/{answer.id}", f"requests/{answer.id}/signals"):
+            assert gateway.http.get(f"/v1/governor/{path}", headers=other).status_code == 404
+        assert gateway.land(answer).status_code == 202
+        answer.read()
+    path = f"/v1/governor/decisions/{answer.id}"
+    assert gateway.decision(answer)["outcome"]["landed"] == "operator"
+    assert gateway.http.get(path, headers=other).status_code == 404
 
 
 def test_landing_what_does_not_run_is_a_404(gateway: Gateway) -> None:
@@ -116,7 +133,7 @@ def test_a_deadline_is_met_with_an_answer(
     }
     answer = gateway.stream(ENDLESS, **asked) if streams else gateway.chat(ENDLESS, **asked)
     # The gateway's own clock; a busy machine may lose some time between two tokens.
-    took_ms = gateway.decision(answer.id)["outcome"]["took_ms"]
+    took_ms = gateway.decision(answer)["outcome"]["took_ms"]
     assert took_ms < 1000 * deadline_s + 300
     assert answer.content
     landed = answer.governor["landed"]
@@ -131,7 +148,7 @@ def test_two_choices_are_relayed_never_landed_and_told_so(gateway: Gateway) -> N
     answer = gateway.chat(ENDLESS, n=2, max_completion_tokens=400, thinking_token_budget=100)
     assert "n > 1" in answer.headers["x-governor-notes"]
     assert {choice["index"] for choice in answer.choices} == {0, 1}
-    outcome = gateway.decision(answer.id)["outcome"]
+    outcome = gateway.decision(answer)["outcome"]
     assert outcome["landed"] is None
     with gateway.open(ENDLESS, n=2, max_completion_tokens=100) as stream:
         assert "n > 1" in stream.headers["x-governor-notes"]

@@ -32,13 +32,13 @@ def test_a_tenant_that_is_not_enforced_is_never_landed(
     assert answer.usage["completion_tokens_details"]["reasoning_tokens"] > BUDGET
     assert answer.headers["x-governor-mode"] == mode
     assert answer.headers.get("x-governor-budget-path", "none") == "none"
-    outcome = gateway.decision(answer.id)["outcome"]
+    outcome = gateway.decision(answer)["outcome"]
     assert (outcome["cause"], outcome["landed"]) == ("completed", None)
 
 
 def test_shadow_records_what_would_have_been(gateway: Gateway, as_tenant: As) -> None:
     answer = gateway.chat(QUESTION, headers=as_tenant("shadow"))
-    found = gateway.decision(answer.id)
+    found = gateway.decision(answer)
     grant, record = found["record"]["grant"], found["record"]
     # forty, or the floor below which a cut breaks more than it saves
     assert grant["reason"] in ("policy_default", "safe_cut_floor")
@@ -54,7 +54,7 @@ def test_shadow_records_what_would_have_been(gateway: Gateway, as_tenant: As) ->
 
 def test_the_same_budget_enforced_lands(gateway: Gateway, as_tenant: As) -> None:
     answer = gateway.chat(QUESTION, thinking_token_budget=BUDGET, headers=as_tenant("small"))
-    outcome = gateway.decision(answer.id)["outcome"]
+    outcome = gateway.decision(answer)["outcome"]
     assert (outcome["cause"], outcome["landed"]) == ("wrapped_up", "budget_spent")
     assert outcome["reasoning_tokens"] <= BUDGET
 

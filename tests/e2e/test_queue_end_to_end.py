@@ -45,10 +45,10 @@ def test_a_wait_beyond_the_bound_is_a_typed_refusal_with_a_time_to_come_back(
         assert reply.headers["x-governor-reason"] == "tenant_concurrency"
         assert 1 <= int(reply.headers["retry-after"]) <= 60
         assert int(reply.headers["x-governor-queue-ms"]) >= 500
-        gateway.land(first.id)
+        gateway.land(first)
         first.read()
-    outcome = gateway.decision(reply.headers["x-governor-decision"])["outcome"]
-    assert outcome == {"cause": "refused", "reason": "tenant_concurrency"}
+    outcome = gateway.decision(reply.headers["x-governor-decision"], headers)["outcome"]
+    assert (outcome["cause"], outcome["reason"]) == ("refused", "tenant_concurrency")
 
 
 def test_a_full_queue_refuses_more(gateway: Gateway, as_tenant: As) -> None:
@@ -69,7 +69,7 @@ def test_a_full_queue_refuses_more(gateway: Gateway, as_tenant: As) -> None:
         assert int(refused.headers["x-governor-queue-ms"]) == 0
         assert int(refused.headers["retry-after"]) >= 1
         assert waits.result().json()["error"]["code"] == "tenant_concurrency"
-        gateway.land(first.id)
+        gateway.land(first)
         first.read()
 
 
@@ -87,7 +87,7 @@ def test_a_client_that_leaves_the_queue_is_forgotten(gateway: Gateway, as_tenant
         # It has ended, while the one that it waited for still runs.
         assert gateway.metrics()["governor_requests_total"] == gone_before + 1
         assert gateway.metrics()["governor_streams_open"] == 1
-        gateway.land(first.id)
+        gateway.land(first)
         first.read()
 
 

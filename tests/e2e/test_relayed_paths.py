@@ -60,7 +60,7 @@ def test_a_model_without_a_family_is_relayed_and_never_landed(
 ) -> None:
     asked = {"model": "somebodys-model", "max_completion_tokens": 300}
     answer = gateway.stream("sum q1w2e3r4t5y6u7i8o9p1a2s3", **asked)
-    outcome = gateway.decision(answer.id)["outcome"]
+    outcome = gateway.decision(answer)["outcome"]
     assert (outcome["landed"], outcome["worker"]) == (None, fleet["unknown"].url[7:])
     assert (answer.finish_reason, answer.done) == ("length", True)
     assert answer.headers["x-governor-budget-reason"] == "not_governed"
