@@ -125,13 +125,15 @@ class Site:
         return asked, await chat(self.client, self.gateway, asked.body, headers=asked.headers)
 
     async def explain(self, asked: Asked, reply: Reply) -> Served:
-        """The reply with its decision record."""
-        if reply.decision_id is None:
+        """The reply with its decision record. Raises httpx.HTTPStatusError where the gateway does
+        not tell what it decided."""
+        if reply.decision_id is None or reply.status != 200:
             return Served(asked, reply, None, None)
         path = f"{self.gateway}/v1/governor/decisions/{reply.decision_id}"
-        answer = await self.client.get(path)
-        record = answer.json().get("record") if answer.status_code == 200 else None
-        if record is None or reply.status != 200:
+        answer = await self.client.get(path, headers=asked.headers)
+        answer.raise_for_status()
+        record = answer.json()["record"]
+        if record is None:
             return Served(asked, reply, None, None)
         arrived_us = record["demand"]["arrived_us"]
         return Served(asked, reply, arrived_us, record["now_us"], record["area"])

@@ -146,7 +146,7 @@ async def _operated(
 ) -> Reply:
     """Reads the stream and, after the case's number of reasoning deltas, lands it from outside."""
     wanted, seen = case.deltas(route.stream_interval), 0
-    decision_id = ""
+    decision_id, key = "", headers_of(case.draft)
     landing: asyncio.Task[httpx.Response] | None = None
 
     def on_head(headers: Mapping[str, str]) -> None:
@@ -159,13 +159,13 @@ async def _operated(
         seen += any((choice.get("delta") or {}).get("reasoning") for choice in choices)
         if seen >= wanted and landing is None:
             path = f"{route.gateway_url}/v1/governor/requests/{decision_id}/land"
-            landing = asyncio.get_running_loop().create_task(client.post(path))
+            landing = asyncio.get_running_loop().create_task(client.post(path, headers=key))
 
     reply = await chat(
         client,
         route.gateway_url,
         body,
-        headers=headers_of(case.draft),
+        headers=key,
         on_head=on_head,
         on_event=on_event,
     )
