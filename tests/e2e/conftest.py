@@ -30,6 +30,9 @@ TENANTS = {
     "single": "{budget: 3000, loops: false, quota: {concurrent: 1}}",
     "impatient": "{budget: 3000, loops: false, quota: {concurrent: 1}, "
     "queue: {ttl: 500ms, max_queued: 1}}",
+    "patient": "{budget: 3000, loops: false, quota: {concurrent: 1}, queue: {commit_after: 100ms}}",
+    "committed": "{budget: 3000, loops: false, quota: {concurrent: 1}, "
+    "queue: {commit_after: 100ms, ttl: 500ms}}",
     "first": "{budget: 200, priority: critical}",
 }
 

@@ -51,6 +51,36 @@ def test_a_wait_beyond_the_bound_is_a_typed_refusal_with_a_time_to_come_back(
     assert (outcome["cause"], outcome["reason"]) == ("refused", "tenant_concurrency")
 
 
+def test_a_stream_that_waits_long_is_kept_with_comments_and_then_runs(
+    gateway: Gateway, as_tenant: As
+) -> None:
+    headers = as_tenant("patient")
+    with gateway.open(ENDLESS, headers=headers) as first:
+        first.read_thinking(1)
+        with gateway.open("sum h8s2", headers=headers, governor={"explain": True}) as second:
+            # It has its status and its decision, and nothing has been asked of a worker yet.
+            assert second.headers["content-type"].startswith("text/event-stream")
+            assert waiting(gateway) == 1
+            gateway.land(first)
+            second.read()
+        first.read()
+    assert second.raw[0].startswith(": queued")
+    assert (second.content, second.done) == ("10", True)
+    assert second.governor["decision_id"] == second.id
+    assert second.governor["queued_ms"] >= 100
+
+
+def test_a_refusal_after_that_is_a_typed_error_event(gateway: Gateway, as_tenant: As) -> None:
+    headers = as_tenant("committed")
+    with gateway.open(ENDLESS, headers=headers) as first:
+        first.read_thinking(1)
+        second = gateway.stream("sum h8s2", headers=headers)
+        assert second.chunks[-1]["error"]["code"] == "tenant_concurrency"
+        assert second.content == ""
+        gateway.land(first)
+        first.read()
+
+
 def test_a_full_queue_refuses_more(gateway: Gateway, as_tenant: As) -> None:
     headers = as_tenant("impatient")
     body = chat_body("sum h8s2")
