@@ -26,6 +26,8 @@ RETRY_SPREAD = 0.25
 _WORKER_BUSY = frozenset({429, 503, 529})
 _WORKER_TIMEOUT = frozenset({408, 504})
 _WORKER_RETRY_S = 1
+# What client SDKs take as "do not try again": a wait too long, or a request that never fits.
+_NO_RETRY = (b"x-should-retry", b"false")
 
 
 def invalid(error: RequestInvalid, decision_id: str) -> Refusal:
@@ -50,7 +52,9 @@ def refused(
     told = (
         (b"x-governor-reason", reason.value.encode()),
         (b"x-governor-queue-ms", b"%d" % (max(0, queued_us) // 1000)),
-        _retry_header(retry_after_us / US_PER_S, draw),
+        _retry_header(retry_after_us / US_PER_S, draw)
+        if reason is not Reason.NEVER_FITS
+        else _NO_RETRY,
     )
     body = _error_body(message, kind, reason.value, None)
     return (429 if own else 503), _headers(decision_id) + told, body
@@ -78,7 +82,7 @@ def internal(decision_id: str) -> Refusal:
 
 def _retry_header(wait_s: float, draw: float) -> tuple[bytes, bytes]:
     if wait_s > LONGEST_RETRY_S:
-        return b"x-should-retry", b"false"
+        return _NO_RETRY
     spread_s = max(1.0, wait_s) * (1.0 + RETRY_SPREAD * draw)
     whole_s = -int(-spread_s // 1)
     return b"retry-after", b"%d" % min(int(LONGEST_RETRY_S), whole_s)

@@ -55,7 +55,8 @@ def test_own_limits_are_429_and_the_fleets_503(reason: Reason) -> None:
     assert error["code"] == reason.value
     assert headers["x-governor-reason"] == reason.value
     assert headers["x-governor-queue-ms"] == "1234"
-    assert headers["retry-after"] == "2"
+    if reason is not Reason.NEVER_FITS:
+        assert headers["retry-after"] == "2"
 
 
 def test_the_draw_spreads_the_wait_upwards() -> None:
@@ -107,3 +108,9 @@ def test_a_workers_failure_is_told_by_kind(
     )
     assert (made, error["code"], error["message"]) == (status, code, "it broke")
     assert headers.get("retry-after") == ("1" if status == 503 else None)
+
+
+def test_a_request_that_never_fits_is_not_worth_a_retry() -> None:
+    headers = read(refused(Reason.NEVER_FITS, 2 * SECOND, "d-1", 0, 0.5))[1]
+    assert headers["x-should-retry"] == "false"
+    assert "retry-after" not in headers
