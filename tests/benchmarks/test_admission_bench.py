@@ -214,6 +214,7 @@ def test_each_target_is_missed_by_its_own_fault() -> None:
         {"loop_lost": 1},
         {"preemptions_on": 1},
         {"preemptions_off_min": 0},
+        {"loop_preempted_share": 0.02},
         {"order_violations": 1},
         {"wait_mean_low_s": 0.1},
         {"fairness_share_heavy": 0.5},
