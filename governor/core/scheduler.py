@@ -239,7 +239,10 @@ class Scheduler:
             elif any(request.needs_as_much_as(other) for other in self._passed):
                 request.why = Reason.NO_HEADROOM
                 overtaken.append(request)
-            elif now_us >= request.not_before_us:
+            elif now_us < request.not_before_us:
+                # It has just lost a race: nobody passes it on its workers meanwhile.
+                kept |= serving
+            else:
                 attempts += 1
                 decision = self._judge(request, now_us, kept)
                 if decision.outcome is Outcome.ADMIT:

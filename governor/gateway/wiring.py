@@ -173,6 +173,7 @@ def build(settings: Settings) -> Runtime:
         recorder,
         scheduler_settings.admission,
         code_version(),
+        immediate_ledger=True,
     )
     found = [worker_at(url, settings.worker_key) for url in settings.workers]
     workers = {worker.worker_id: worker for worker in found}

@@ -6,6 +6,7 @@ through to a worker up to a safe number of such requests, counted and logged (DE
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -82,6 +83,8 @@ class Dispatcher:
         sink: DecisionSink,
         settings: AdmissionSettings,
         code_version: str,
+        *,
+        immediate_ledger: bool = False,
     ) -> None:
         self.scheduler = scheduler
         self._ledger = ledger
@@ -96,6 +99,12 @@ class Dispatcher:
         self._tasks: set[asyncio.Task[None]] = set()
         self._wake: asyncio.TimerHandle | None = None
         self._closed = False
+        self._immediate = immediate_ledger
+        self._todo: deque[Action] = deque()
+        self._performing = False
+        # The moment of the scheduler's last event. The ledger is asked as of that moment, so that
+        # both look at the same headroom bins.
+        self._at_us = clock.now_us()
 
     # -- events from the requests -----------------------------------------------------------------
 
@@ -103,7 +112,7 @@ class Dispatcher:
         """A request wants to start (or to start again elsewhere)."""
         live = _Live(ticket, arrived)
         self._live[arrived.request_id] = live
-        started_us = self._clock.now_us()
+        started_us = self._at_us = self._clock.now_us()
         try:
             actions = self.scheduler.receive(arrived, started_us)
         except Exception:
@@ -186,12 +195,13 @@ class Dispatcher:
             await self._sweep(view)
 
     async def _sweep(self, view: WorkerView) -> None:
+        self._at_us = self._clock.now_us()
         try:
             expired = await self._ledger.expire(
                 view.worker_id,
                 view.epoch,
                 view.bin_us,
-                self._clock.now_us(),
+                self._at_us,
                 kv_used_blocks=view.kv_used_blocks,
             )
         except Exception as error:
@@ -214,8 +224,9 @@ class Dispatcher:
     # -- actions ----------------------------------------------------------------------------------
 
     def _receive(self, event: Event) -> None:
+        self._at_us = self._clock.now_us()
         try:
-            actions = self.scheduler.receive(event, self._clock.now_us())
+            actions = self.scheduler.receive(event, self._at_us)
         except IllegalEvent:
             log.exception("the scheduler refused an event")
             return
@@ -249,13 +260,24 @@ class Dispatcher:
             self._perform(actions)
 
     def _perform(self, actions: tuple[Action, ...]) -> None:
-        for action in actions:
-            try:
-                self._perform_one(action)
-            except Exception:
-                # One ticket's fault must not keep the others from what was decided for them.
-                log.exception("%s could not be performed", type(action).__name__)
-                self._metrics.failed_open("dispatch")
+        """Perform in the order of decision: what an action leads to comes after those before it."""
+        self._todo.extend(actions)
+        if self._performing:
+            return
+        self._performing = True
+        try:
+            while self._todo:
+                self._perform_next(self._todo.popleft())
+        finally:
+            self._performing = False
+
+    def _perform_next(self, action: Action) -> None:
+        try:
+            self._perform_one(action)
+        except Exception:
+            # One ticket's fault must not keep the others from what was decided for them.
+            log.exception("%s could not be performed", type(action).__name__)
+            self._metrics.failed_open("dispatch")
 
     def _perform_one(self, action: Action) -> None:
         match action:
@@ -289,7 +311,7 @@ class Dispatcher:
     async def _reserve(self, action: Reserve, live: _Live) -> None:
         request_id = action.request_id
         try:
-            answer = await self._ledger.reserve(action.lease_request, self._clock.now_us())
+            answer = await self._ledger.reserve(action.lease_request, self._at_us)
         except Exception as error:
             _log_away(error)
             live.reserving = False
@@ -332,7 +354,7 @@ class Dispatcher:
                 return
             try:
                 answer = await self._ledger.renew(
-                    lease.id, lease.fence, action.profile, action.ttl_us, self._clock.now_us()
+                    lease.id, lease.fence, action.profile, action.ttl_us, self._at_us
                 )
             except Exception as error:
                 _log_away(error)
@@ -353,7 +375,7 @@ class Dispatcher:
                 await self._settle_lease(lease, settlement)
 
     async def _settle_lease(self, lease: Lease, settlement: Settlement) -> None:
-        now_us = self._clock.now_us()
+        now_us = self._at_us
         try:
             answer = await self._ledger.settle(lease.id, lease.fence, settlement, now_us)
             if isinstance(answer, Refused) and answer.reason is RefusalReason.EXPIRED:
@@ -415,9 +437,22 @@ class Dispatcher:
     # -- plumbing ---------------------------------------------------------------------------------
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._immediate:
+            self._run_at_once(work)
+            return
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
+
+    def _run_at_once(self, work: Coroutine[Any, Any, None]) -> None:
+        """A ledger in this process never waits, so its work is done here: what the scheduler has
+        decided and what the ledger holds cannot drift apart in between."""
+        try:
+            work.send(None)
+        except StopIteration:
+            return
+        work.close()
+        raise RuntimeError("a ledger that was said to be immediate has waited")
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
