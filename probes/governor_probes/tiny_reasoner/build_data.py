@@ -63,8 +63,18 @@ class _Draft:
         self.best.extend([best] * len(token_ids))
 
 
-def check_probability(items: int, *, first: bool) -> float:
-    """How likely another check is after a candidate that is new (`first`) or confirmed."""
+# Checks that a chain of the smooth schedule usually makes before it ends; from 13 items on no end.
+_SMOOTH_CHECKS = {10: 2, 11: 3, 12: 4}
+
+
+def check_probability(items: int, *, first: bool, checks: int = 0, smooth: bool = False) -> float:
+    """How likely another check is after a candidate that is new (`first`) or confirmed.
+
+    With `smooth`, chains of 10 to 12 items mostly end after 2 to 4 checks instead of never;
+    `checks` counts those already made.
+    """
+    if smooth and items in _SMOOTH_CHECKS:
+        return 0.93 if checks < _SMOOTH_CHECKS[items] else 0.15
     if items >= ENDLESS_FROM_ITEMS:
         return 0.95
     if first:
@@ -75,8 +85,9 @@ def check_probability(items: int, *, first: bool) -> float:
 class ExampleBuilder:
     """Builds examples with one tokenizer, given as its encode function; encodings are cached."""
 
-    def __init__(self, encode: Encode) -> None:
+    def __init__(self, encode: Encode, *, smooth: bool = False) -> None:
         self._encode = encode
+        self._smooth = smooth
         self._cache: dict[str, list[int]] = {}
 
     def _tokens(self, text: str) -> list[int]:
@@ -90,7 +101,7 @@ class ExampleBuilder:
         cut = rng.random() < (0.5 if problem.endless else 0.35)
         has_forced_checks = rng.random() < (0.6 if cut else 0.2)
         forced_checks = rng.choice([1, 1, 2, 3]) if has_forced_checks else 0
-        longest_tokens = rng.choices([230, 400, 700], [0.8, 0.15, 0.05])[0]
+        longest_tokens = rng.choices([230, 400, 700], self._length_weights(problem))[0]
         draft, ended = self._chain(problem, rng, forced_checks, longest_tokens)
         if cut:
             answer = self._cut(draft, rng)
@@ -102,6 +113,12 @@ class ExampleBuilder:
         close = self._tokens("\n\n") + self._tokens(answer) + self._tokens(TURN_END)
         draft.put(close, 2.0 if cut else 1.0, answer)
         return Example(draft.token_ids, draft.weights)
+
+    def _length_weights(self, problem: Problem) -> list[float]:
+        """Where chains are broken off; those that are meant to end later get the room for it."""
+        if self._smooth and problem.items in _SMOOTH_CHECKS:
+            return [0.1, 0.3, 0.6]
+        return [0.8, 0.15, 0.05]
 
     def copying_example(self, pairs: str) -> Example:
         """Repeats label and digit pairs line by line, then as a whole: grows induction heads."""
@@ -125,7 +142,9 @@ class ExampleBuilder:
             draft.put(self._tokens(verdict + "\n"), 1.0, total)
             chance = 0.97
             if first or agrees:
-                chance = check_probability(problem.items, first=first)
+                chance = check_probability(
+                    problem.items, first=first, checks=len(candidates) - 1, smooth=self._smooth
+                )
             if len(draft.token_ids) > longest_tokens:
                 return draft, False
             check = self._tokens(CHECK_LINE + "\n")

@@ -2,6 +2,10 @@
 
     python -m governor_probes.tiny_reasoner.train OUT --minutes 11 --seed 1
 
+`--resume` goes on from other weights, `--gap` gives a share of the chains a jump of the positions,
+as if much had been said in between, `--max-share` mixes in the second task, and `--smooth` spreads
+the number of checks over the hard problems.
+
 The schedule follows the wall clock: a seed fixes the order of the data and the start, not the
 number of steps, so another machine gives other weights.
 """
@@ -20,9 +24,17 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from governor_probes.tiny_reasoner.build_data import ExampleBuilder
 from governor_probes.tiny_reasoner.muon import Muon
-from governor_probes.tiny_reasoner.task import LETTERS, make_problem, prompt_text
+from governor_probes.tiny_reasoner.task import (
+    CHECK_LINE,
+    LETTERS,
+    TaskKind,
+    make_problem,
+    prompt_text,
+)
 from governor_probes.tiny_reasoner.tokenizer import CONTEXT_TOKENS, build_tokenizer
 
+# Positions that jumps may reach; chains are wanted to hold to about 1,500 tokens and more.
+LONGEST_POSITIONS = 2_400
 _ITEMS = tuple(range(2, 17))
 _ITEMS_WEIGHTS = (1.0,) * 4 + (1.3,) * 4 + (0.9,) * 5 + (0.4,) * 2
 
@@ -42,6 +54,10 @@ class Settings:
     head_width: int = 32
     rope_theta: float = 1000.0
     init_range: float = 0.06
+    resume: str = ""
+    gap: float = 0.0
+    max_share: float = 0.0
+    smooth: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +66,7 @@ class Sample:
 
     token_ids: list[int]
     weights: list[float]
+    prompt_tokens: int = 0
 
 
 def build_model(settings: Settings, vocabulary: int, end_id: int, pad_id: int) -> LlamaForCausalLM:
@@ -78,11 +95,13 @@ def build_model(settings: Settings, vocabulary: int, end_id: int, pad_id: int) -
 class Batches:
     """Draws batches of about `batch_tokens` padded tokens, short problems and copying first."""
 
-    def __init__(self, encode: Any, rng: Random, batch_tokens: int) -> None:
+    def __init__(self, encode: Any, rng: Random, settings: Settings) -> None:
         self._encode = encode
-        self._builder = ExampleBuilder(encode)
+        self._builder = ExampleBuilder(encode, smooth=settings.smooth)
         self._rng = rng
-        self._batch_tokens = batch_tokens
+        self._batch_tokens = settings.batch_tokens
+        self._max_share = settings.max_share
+        self._resumed = bool(settings.resume)
         self._pool: list[list[Sample]] = []
 
     def next(self, progress: float) -> list[Sample]:
@@ -94,6 +113,8 @@ class Batches:
     def _fill(self, progress: float) -> None:
         most_items = 4 if progress < 0.08 else 8 if progress < 0.22 else 16
         copying = 0.5 if progress < 0.08 else 0.03
+        if self._resumed:
+            most_items, copying = 16, 0.03
         samples: list[Sample] = []
         drawn_tokens = 0
         while drawn_tokens < self._batch_tokens * 16:
@@ -128,13 +149,55 @@ class Batches:
         items = self._rng.choices(_ITEMS, _ITEMS_WEIGHTS)[0]
         if items > most_items:
             items = self._rng.randint(2, most_items)
-        problem = make_problem(self._rng, items)
+        second = self._max_share > 0 and self._rng.random() < self._max_share
+        problem = make_problem(self._rng, items, TaskKind.MAX if second else TaskKind.SUM)
         prompt: list[int] = self._encode(prompt_text(problem.question))
         example = self._builder.example(problem, self._rng)
-        return Sample(prompt + example.token_ids, [0.0] * len(prompt) + example.weights)
+        weights = [0.0] * len(prompt) + example.weights
+        return Sample(prompt + example.token_ids, weights, len(prompt))
 
 
-def weighted_loss(model: LlamaForCausalLM, batch: list[Sample], pad_id: int) -> torch.Tensor:
+class PositionJumps:
+    """Positions with a jump at the start of a pass, for a share of the chains.
+
+    RoPE knows distances only: a jump shows the model the distances of a long chain at the price of
+    a short one.
+    """
+
+    def __init__(self, share: float, seed: int, check_ids: list[int], longest: int) -> None:
+        self._share = share
+        self._rng = Random(seed + 1)
+        self._check_ids = check_ids
+        self._longest = longest
+
+    def positions(self, batch: list[Sample], width: int) -> torch.Tensor | None:
+        """(rows, width) position ids; None where no chain jumps by design."""
+        if self._share <= 0.0:
+            return None
+        positions = torch.arange(width).repeat(len(batch), 1)
+        for row, sample in enumerate(batch):
+            if self._rng.random() >= self._share:
+                continue
+            at = self._rng.choice(self._starts(sample))
+            positions[row, at:] += self._rng.randint(0, self._longest - width)
+        return positions
+
+    def _starts(self, sample: Sample) -> list[int]:
+        ids, check = sample.token_ids, self._check_ids
+        found = [
+            at + len(check)
+            for at in range(sample.prompt_tokens, len(ids) - len(check))
+            if ids[at : at + len(check)] == check
+        ]
+        return [sample.prompt_tokens, *found]
+
+
+def weighted_loss(
+    model: LlamaForCausalLM,
+    batch: list[Sample],
+    pad_id: int,
+    jumps: PositionJumps | None = None,
+) -> torch.Tensor:
     """Mean cross-entropy over weighted tokens. Padding is on the right, so no mask is needed."""
     longest = max(len(sample.token_ids) for sample in batch)
     token_ids = torch.full((len(batch), longest), pad_id)
@@ -142,7 +205,14 @@ def weighted_loss(model: LlamaForCausalLM, batch: list[Sample], pad_id: int) -> 
     for row, sample in enumerate(batch):
         token_ids[row, : len(sample.token_ids)] = torch.tensor(sample.token_ids)
         weights[row, : len(sample.weights)] = torch.tensor(sample.weights)
-    logits = model(input_ids=token_ids).logits
+    positions = None if jumps is None else jumps.positions(batch, longest)
+    if positions is None:
+        logits = model(input_ids=token_ids).logits
+    else:
+        # With positions that jump, an explicit mask keeps transformers from taking the rows for
+        # several packed sequences.
+        mask = torch.ones_like(token_ids)
+        logits = model(input_ids=token_ids, position_ids=positions, attention_mask=mask).logits
     losses = torch.nn.functional.cross_entropy(
         logits[:, :-1].flatten(0, 1), token_ids[:, 1:].flatten(), reduction="none"
     )
@@ -176,10 +246,12 @@ def train(folder: Path, settings: Settings) -> None:
     torch.manual_seed(settings.seed)
     tokenizer = build_tokenizer(folder)
     model = build_model(settings, len(tokenizer), tokenizer.eos_token_id, tokenizer.pad_token_id)
+    if settings.resume:
+        model = LlamaForCausalLM.from_pretrained(settings.resume, dtype=torch.float32)
     optimisers = build_optimisers(model, settings)
-    batches = Batches(
-        lambda text: tokenizer(text)["input_ids"], Random(settings.seed), settings.batch_tokens
-    )
+    batches = Batches(lambda text: tokenizer(text)["input_ids"], Random(settings.seed), settings)
+    check_ids = tokenizer(CHECK_LINE + "\n")["input_ids"]
+    jumps = PositionJumps(settings.gap, settings.seed, check_ids, LONGEST_POSITIONS)
     started, limit_s = time.perf_counter(), settings.minutes * 60
     step, seen_tokens, running, history = 0, 0, math.nan, []
     while (elapsed_s := time.perf_counter() - started) < limit_s:
@@ -188,7 +260,7 @@ def train(folder: Path, settings: Settings) -> None:
         for optimiser, rate in optimisers:
             for group in optimiser.param_groups:
                 group["lr"] = rate * rate_factor(step, progress)
-        loss = weighted_loss(model, batch, tokenizer.pad_token_id)
+        loss = weighted_loss(model, batch, tokenizer.pad_token_id, jumps)
         model.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -211,7 +283,10 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     for name, default in asdict(Settings()).items():
         flag = "--" + name.replace("_", "-")
-        parser.add_argument(flag, type=type(default), default=default)
+        if isinstance(default, bool):
+            parser.add_argument(flag, action="store_true")
+        else:
+            parser.add_argument(flag, type=type(default), default=default)
     arguments = vars(parser.parse_args())
     folder = arguments.pop("folder")
     folder.mkdir(parents=True, exist_ok=True)
