@@ -192,8 +192,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     def leave_the_queue(self, pick: int) -> None:
         if self.waiting:
             name = sorted(self.waiting)[pick % len(self.waiting)]
-            self.send(Gone(name))
             self.end(name, "gone")
+            self.send(Gone(name))
 
     @rule(pick=st.integers(0, 100), tokens=st.integers(0, 200), over=st.booleans())
     def progress(self, pick: int, tokens: int, over: bool) -> None:
