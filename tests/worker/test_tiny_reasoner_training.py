@@ -1,81 +1,73 @@
-"""The tiny reasoner's training options: smooth difficulty, position jumps, second task."""
+"""Training the tiny reasoner for a few steps: schedule, resuming, jumps in the positions."""
 
-from random import Random
+import json
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
-from governor_probes.tiny_reasoner.build_data import ExampleBuilder, check_probability
-from governor_probes.tiny_reasoner.task import THINK_END, TaskKind, make_problem
-from governor_probes.tiny_reasoner.train import Batches, PositionJumps, Sample, Settings
+from governor_probes.tiny_reasoner.generate import WEIGHTS
+from governor_probes.tiny_reasoner.position_jumps import PositionJumps
+from governor_probes.tiny_reasoner.train import Settings, train
+
+pytestmark = pytest.mark.slow
 
 CHECK = [7, 8]
+# Prompt of three tokens, then three passes: they start at 3, 8 and 13.
+CHAIN = ([1, 2, 3, 4, 5, 6, *CHECK, 4, 5, 6, *CHECK, 4, 5, 6], 3)
+STARTS = {3, 8, 13}
 
 
-def test_smooth_chains_of_ten_to_twelve_items_end_after_two_to_four_checks() -> None:
-    for items, checks in ((10, 2), (11, 3), (12, 4)):
-        likely = [
-            check_probability(items, first=n == 0, checks=n, smooth=True) > 0.5 for n in range(6)
-        ]
-        assert likely == [n < checks for n in range(6)]
-    assert check_probability(13, first=False, checks=9, smooth=True) == 0.95
-    assert check_probability(10, first=False, checks=9) == 0.95
+def test_positions_jump_at_the_start_of_passes_only_and_stay_in_range() -> None:
+    drawn = PositionJumps(1.0, 1, CHECK, 500).draw([CHAIN] * 200, 16)
+    assert drawn is not None
+    assert drawn[:, :3].tolist() == [[0, 1, 2]] * 200
+    steps = drawn.diff(dim=1)
+    assert set((torch.nonzero(steps > 1)[:, 1] + 1).tolist()) == STARTS
+    assert int(steps.min()) >= 1
+    assert 300 < int(drawn.max()) < 500
+    assert any(len(set(row.tolist())) > 2 for row in steps)
 
 
-def test_more_smooth_chains_of_eleven_items_end_by_themselves() -> None:
-    def ended(*, smooth: bool) -> int:
-        builder = ExampleBuilder(lambda text: list(text.encode()), smooth=smooth)
-        rng = Random(5)
-        texts = [
-            bytes(builder.example(make_problem(rng, 11), rng).token_ids).decode()
-            for _ in range(300)
-        ]
-        # A chain that its maker broke off has no end tag at all.
-        return sum(THINK_END in text for text in texts)
-
-    assert ended(smooth=True) > 1.1 * ended(smooth=False)
+def test_only_the_share_of_chains_jumps() -> None:
+    assert PositionJumps(0.0, 1, CHECK, 500).draw([CHAIN], 16) is None
+    drawn = PositionJumps(0.3, 1, CHECK, 500).draw([CHAIN] * 400, 16)
+    assert drawn is not None
+    assert 60 < sum(row[-1] > 15 for row in drawn.tolist()) < 160
 
 
-def sample(*starts: int, length: int = 40) -> Sample:
-    ids = [1] * length
-    for at in starts:
-        ids[at - len(CHECK) : at] = CHECK
-    return Sample(ids, [1.0] * length, prompt_tokens=5)
+def test_a_batch_as_wide_as_the_range_does_not_jump() -> None:
+    drawn = PositionJumps(1.0, 1, CHECK, 16).draw([CHAIN], 16)
+    assert drawn is not None
+    assert drawn.tolist() == [list(range(16))]
 
 
-def test_positions_jump_once_at_the_start_of_a_pass_and_stay_in_range() -> None:
-    jumps = PositionJumps(1.0, 3, CHECK, longest=2_000)
-    batch = [sample(15, 30), sample(20)]
-    seen: set[int] = set()
-    for _ in range(200):
-        positions = jumps.positions(batch, 40)
-        assert positions is not None
-        assert int(positions.max()) < 2_000
-        for row in range(2):
-            steps = torch.diff(positions[row])
-            at = (steps > 1).nonzero().flatten().tolist()
-            assert len(at) <= 1
-            assert bool((steps >= 1).all())
-            seen.update((row, a + 1) for a in at)
-    assert seen == {(0, 5), (0, 15), (0, 30), (1, 5), (1, 20)}
+def trained(folder: Path, settings: Settings) -> dict[str, torch.Tensor]:
+    folder.mkdir()
+    train(folder, settings)
+    assert json.loads((folder / "train_log.json").read_text())["steps"] == settings.steps
+    return load_file(folder / "model.safetensors")
 
 
-def test_without_a_share_nothing_jumps() -> None:
-    assert PositionJumps(0.0, 3, CHECK, longest=2_000).positions([sample(15)], 40) is None
-
-
-@pytest.mark.parametrize("share", [0.0, 0.5])
-def test_the_second_task_has_its_share(share: float) -> None:
-    def encode(text: str) -> list[int]:
-        return list(text.encode())
-
-    settings = Settings(max_share=share, resume="other weights", batch_tokens=3_000)
-    batches = Batches(encode, Random(1), settings)
-    prompts = [
-        bytes(s.token_ids[: s.prompt_tokens]).decode()
-        for _ in range(12)
-        for s in batches.next(0.5)
-        if s.prompt_tokens
-    ]
-    found = sum(TaskKind.MAX.value in prompt for prompt in prompts) / len(prompts)
-    assert found == 0.0 if share == 0.0 else 0.3 < found < 0.7
+def test_a_schedule_of_steps_gives_the_same_weights_again_from_where_it_resumes(
+    tmp_path: Path,
+) -> None:
+    settings = Settings(
+        steps=2,
+        seed=5,
+        threads=1,
+        batch_tokens=600,
+        resume=str(WEIGHTS),
+        gap=0.5,
+        max_share=0.3,
+        smooth=True,
+        long_share=0.1,
+    )
+    first, again = trained(tmp_path / "a", settings), trained(tmp_path / "b", settings)
+    begun = load_file(WEIGHTS / "model.safetensors")
+    assert first.keys() == begun.keys()
+    for name, tensor in first.items():
+        assert torch.equal(tensor, again[name])
+        assert not torch.equal(tensor, begun[name])
+        assert torch.allclose(tensor, begun[name], atol=0.05)

@@ -63,8 +63,10 @@ class _Draft:
         self.best.extend([best] * len(token_ids))
 
 
-# Checks that a chain of the smooth schedule usually makes before it ends; from 13 items on no end.
+# Checks after which a chain of the smooth schedule usually ends; with more items it has no end.
 _SMOOTH_CHECKS = {10: 2, 11: 3, 12: 4}
+# Where chains that are trained at full length are broken off.
+LONG_CHAIN_TOKENS = 1600
 
 
 def check_probability(items: int, *, first: bool, checks: int = 0, smooth: bool = False) -> float:
@@ -85,9 +87,10 @@ def check_probability(items: int, *, first: bool, checks: int = 0, smooth: bool 
 class ExampleBuilder:
     """Builds examples with one tokenizer, given as its encode function; encodings are cached."""
 
-    def __init__(self, encode: Encode, *, smooth: bool = False) -> None:
+    def __init__(self, encode: Encode, *, smooth: bool = False, long_share: float = 0.0) -> None:
         self._encode = encode
         self._smooth = smooth
+        self._long_share = long_share
         self._cache: dict[str, list[int]] = {}
 
     def _tokens(self, text: str) -> list[int]:
@@ -101,8 +104,7 @@ class ExampleBuilder:
         cut = rng.random() < (0.5 if problem.endless else 0.35)
         has_forced_checks = rng.random() < (0.6 if cut else 0.2)
         forced_checks = rng.choice([1, 1, 2, 3]) if has_forced_checks else 0
-        longest_tokens = rng.choices([230, 400, 700], self._length_weights(problem))[0]
-        draft, ended = self._chain(problem, rng, forced_checks, longest_tokens)
+        draft, ended = self._chain(problem, rng, forced_checks, self._longest_tokens(problem, rng))
         if cut:
             answer = self._cut(draft, rng)
         elif ended:
@@ -114,11 +116,14 @@ class ExampleBuilder:
         draft.put(close, 2.0 if cut else 1.0, answer)
         return Example(draft.token_ids, draft.weights)
 
-    def _length_weights(self, problem: Problem) -> list[float]:
-        """Where chains are broken off; those that are meant to end later get the room for it."""
-        if self._smooth and problem.items in _SMOOTH_CHECKS:
-            return [0.1, 0.3, 0.6]
-        return [0.8, 0.15, 0.05]
+    def _longest_tokens(self, problem: Problem, rng: Random) -> int:
+        """Where a chain is broken off; one that is meant to end late gets the room for it."""
+        ends_late = self._smooth and problem.items in _SMOOTH_CHECKS
+        may_be_long = self._long_share > 0 and problem.endless and not ends_late
+        if may_be_long and rng.random() < self._long_share:
+            return LONG_CHAIN_TOKENS
+        weights = (0.1, 0.3, 0.6) if ends_late else (0.8, 0.15, 0.05)
+        return rng.choices((230, 400, 700), weights)[0]
 
     def copying_example(self, pairs: str) -> Example:
         """Repeats label and digit pairs line by line, then as a whole: grows induction heads."""

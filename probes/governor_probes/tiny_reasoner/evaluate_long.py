@@ -156,9 +156,7 @@ def main() -> None:
     reasoner = Reasoner(arguments.model)
     limits = sorted(map(int, arguments.limits.split(",")))
     for items in map(int, arguments.items.split(",")):
-        row = measure_long(
-            reasoner, arguments.kind, items, arguments.n, limits, arguments.tail
-        )
+        row = measure_long(reasoner, arguments.kind, items, arguments.n, limits, arguments.tail)
         print(json.dumps(asdict(row)), flush=True)
 
 

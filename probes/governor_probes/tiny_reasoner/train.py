@@ -2,12 +2,12 @@
 
     python -m governor_probes.tiny_reasoner.train OUT --minutes 11 --seed 1
 
-`--resume` goes on from other weights, `--gap` gives a share of the chains a jump of the positions,
-as if much had been said in between, `--max-share` mixes in the second task, and `--smooth` spreads
-the number of checks over the hard problems.
+`--resume` goes on from other weights, `--gap` lets a share of the chains jump in their positions,
+`--long-share` trains a share of the endless chains at full length, `--max-share` mixes in the
+second task, and `--smooth` spreads the number of checks over the hard problems.
 
-The schedule follows the wall clock: a seed fixes the order of the data and the start, not the
-number of steps, so another machine gives other weights.
+A seed fixes the start and the order of the data. With `--steps` it fixes the schedule, too;
+without, the schedule follows the wall clock, and another machine gives other weights.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from governor_probes.tiny_reasoner.build_data import ExampleBuilder
 from governor_probes.tiny_reasoner.muon import Muon
+from governor_probes.tiny_reasoner.position_jumps import PositionJumps
 from governor_probes.tiny_reasoner.task import (
     CHECK_LINE,
     LETTERS,
@@ -33,8 +34,6 @@ from governor_probes.tiny_reasoner.task import (
 )
 from governor_probes.tiny_reasoner.tokenizer import CONTEXT_TOKENS, build_tokenizer
 
-# Positions that jumps may reach; chains are wanted to hold to about 1,500 tokens and more.
-LONGEST_POSITIONS = 2_400
 _ITEMS = tuple(range(2, 17))
 _ITEMS_WEIGHTS = (1.0,) * 4 + (1.3,) * 4 + (0.9,) * 5 + (0.4,) * 2
 
@@ -44,6 +43,7 @@ class Settings:
     """What one training run depends on. Rates are for Muon (matrices) and AdamW (the rest)."""
 
     minutes: float = 11.0
+    steps: int = 0
     seed: int = 1
     threads: int = 2
     batch_tokens: int = 3000
@@ -56,8 +56,10 @@ class Settings:
     init_range: float = 0.06
     resume: str = ""
     gap: float = 0.0
+    longest_positions: int = 3000
     max_share: float = 0.0
     smooth: bool = False
+    long_share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,9 @@ class Batches:
 
     def __init__(self, encode: Any, rng: Random, settings: Settings) -> None:
         self._encode = encode
-        self._builder = ExampleBuilder(encode, smooth=settings.smooth)
+        self._builder = ExampleBuilder(
+            encode, smooth=settings.smooth, long_share=settings.long_share
+        )
         self._rng = rng
         self._batch_tokens = settings.batch_tokens
         self._max_share = settings.max_share
@@ -157,41 +161,6 @@ class Batches:
         return Sample(prompt + example.token_ids, weights, len(prompt))
 
 
-class PositionJumps:
-    """Positions with a jump at the start of a pass, for a share of the chains.
-
-    RoPE knows distances only: a jump shows the model the distances of a long chain at the price of
-    a short one.
-    """
-
-    def __init__(self, share: float, seed: int, check_ids: list[int], longest: int) -> None:
-        self._share = share
-        self._rng = Random(seed + 1)
-        self._check_ids = check_ids
-        self._longest = longest
-
-    def positions(self, batch: list[Sample], width: int) -> torch.Tensor | None:
-        """(rows, width) position ids; None where no chain jumps by design."""
-        if self._share <= 0.0:
-            return None
-        positions = torch.arange(width).repeat(len(batch), 1)
-        for row, sample in enumerate(batch):
-            if self._rng.random() >= self._share:
-                continue
-            at = self._rng.choice(self._starts(sample))
-            positions[row, at:] += self._rng.randint(0, self._longest - width)
-        return positions
-
-    def _starts(self, sample: Sample) -> list[int]:
-        ids, check = sample.token_ids, self._check_ids
-        found = [
-            at + len(check)
-            for at in range(sample.prompt_tokens, len(ids) - len(check))
-            if ids[at : at + len(check)] == check
-        ]
-        return [sample.prompt_tokens, *found]
-
-
 def weighted_loss(
     model: LlamaForCausalLM,
     batch: list[Sample],
@@ -205,7 +174,8 @@ def weighted_loss(
     for row, sample in enumerate(batch):
         token_ids[row, : len(sample.token_ids)] = torch.tensor(sample.token_ids)
         weights[row, : len(sample.weights)] = torch.tensor(sample.weights)
-    positions = None if jumps is None else jumps.positions(batch, longest)
+    chains = [(sample.token_ids, sample.prompt_tokens) for sample in batch]
+    positions = None if jumps is None else jumps.draw(chains, longest)
     if positions is None:
         logits = model(input_ids=token_ids).logits
     else:
@@ -241,7 +211,7 @@ def build_optimisers(
 
 
 def train(folder: Path, settings: Settings) -> None:
-    """Trains for `settings.minutes` and saves weights, tokenizer and train_log.json in `folder`."""
+    """Trains as `settings` say and saves weights, tokenizer and train_log.json in `folder`."""
     torch.set_num_threads(settings.threads)
     torch.manual_seed(settings.seed)
     tokenizer = build_tokenizer(folder)
@@ -251,11 +221,14 @@ def train(folder: Path, settings: Settings) -> None:
     optimisers = build_optimisers(model, settings)
     batches = Batches(lambda text: tokenizer(text)["input_ids"], Random(settings.seed), settings)
     check_ids = tokenizer(CHECK_LINE + "\n")["input_ids"]
-    jumps = PositionJumps(settings.gap, settings.seed, check_ids, LONGEST_POSITIONS)
+    jumps = PositionJumps(settings.gap, settings.seed + 1, check_ids, settings.longest_positions)
     started, limit_s = time.perf_counter(), settings.minutes * 60
     step, seen_tokens, running, history = 0, 0, math.nan, []
-    while (elapsed_s := time.perf_counter() - started) < limit_s:
-        progress = elapsed_s / limit_s
+    while True:
+        elapsed_s = time.perf_counter() - started
+        progress = step / settings.steps if settings.steps else elapsed_s / limit_s
+        if progress >= 1.0:
+            break
         batch = batches.next(progress)
         for optimiser, rate in optimisers:
             for group in optimiser.param_groups:
