@@ -1,7 +1,8 @@
-"""Training the tiny reasoner for a few steps: schedule, resuming, jumps in the positions."""
+"""Training the tiny reasoner: schedule of steps, resuming, jumps in the positions, second task."""
 
 import json
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
@@ -9,7 +10,8 @@ from safetensors.torch import load_file
 
 from governor_probes.tiny_reasoner.generate import WEIGHTS
 from governor_probes.tiny_reasoner.position_jumps import PositionJumps
-from governor_probes.tiny_reasoner.train import Settings, train
+from governor_probes.tiny_reasoner.task import TaskKind
+from governor_probes.tiny_reasoner.train import Batches, Settings, train
 
 pytestmark = pytest.mark.slow
 
@@ -71,3 +73,20 @@ def test_a_schedule_of_steps_gives_the_same_weights_again_from_where_it_resumes(
         assert torch.equal(tensor, again[name])
         assert not torch.equal(tensor, begun[name])
         assert torch.allclose(tensor, begun[name], atol=0.05)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_the_second_task_has_its_share(share: float) -> None:
+    def encode(text: str) -> list[int]:
+        return list(text.encode())
+
+    settings = Settings(max_share=share, resume="other weights", batch_tokens=3_000)
+    batches = Batches(encode, Random(1), settings)
+    prompts = [
+        bytes(sample.token_ids[: sample.prompt_tokens]).decode()
+        for _ in range(12)
+        for sample in batches.next(0.5)
+        if sample.prompt_tokens
+    ]
+    found = sum(TaskKind.MAX.value in prompt for prompt in prompts) / len(prompts)
+    assert found == 0.0 if share == 0.0 else 0.3 < found < 0.7

@@ -18,6 +18,7 @@ from governor_probes.tiny_reasoner.generate import WEIGHTS, Reasoner
 from governor_probes.tiny_reasoner.task import (
     CHECK_LINE,
     Problem,
+    TaskKind,
     answer_of,
     candidates_of,
     clean_answer,
@@ -122,13 +123,19 @@ def measure_chains(
     return figures, completions
 
 
-def measure_repair(reasoner: Reasoner, items: int, count: int, limit_tokens: int) -> RepairFigures:
+def measure_repair(
+    reasoner: Reasoner,
+    items: int,
+    count: int,
+    limit_tokens: int,
+    kind: TaskKind = TaskKind.SUM,
+) -> RepairFigures:
     """Writes a first pass with a wrong candidate and a check, and lets the model go on."""
     rng = Random(7 + items)
     problems: list[Problem] = []
     prompts: list[list[int]] = []
     while len(prompts) < count:
-        problem = make_problems(rng, 1, items)[0]
+        problem = make_problems(rng, 1, items, kind)[0]
         steps = solution_pass(problem, rng, mistaken=True, learn=True)
         if steps[-1].total == problem.answer:
             continue
@@ -203,15 +210,17 @@ def measure_cuts(
     return figures
 
 
-def measure(reasoner: Reasoner, items: int, count: int, limit_tokens: int) -> Row:
+def measure(
+    reasoner: Reasoner, items: int, count: int, limit_tokens: int, kind: TaskKind = TaskKind.SUM
+) -> Row:
     """Everything about one difficulty."""
-    problems = make_problems(Random(1000 + items), count, items)
+    problems = make_problems(Random(1000 + items), count, items, kind)
     chains: dict[str, ChainFigures] = {}
     greedy: list[list[int]] = []
     for name, temperature in TEMPERATURES.items():
         chains[name], completions = measure_chains(reasoner, problems, limit_tokens, temperature)
         greedy = greedy or completions
-    planted = measure_repair(reasoner, items, count, limit_tokens)
+    planted = measure_repair(reasoner, items, count, limit_tokens, kind)
     cuts = measure_cuts(reasoner, problems, greedy, Random(5 + items))
     return Row(items, count, chains, planted, cuts)
 
@@ -220,6 +229,7 @@ def main() -> None:
     """Command line. Prints one JSON object per difficulty as it is measured."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, default=WEIGHTS)
+    parser.add_argument("--kind", type=TaskKind, choices=list(TaskKind), default=TaskKind.SUM)
     parser.add_argument("--n", type=int, default=100, help="problems per difficulty")
     parser.add_argument("--items", default="2,4,6,8,9,10,12,14,16")
     parser.add_argument("--cap", type=int, default=500, help="tokens per completion")
@@ -231,7 +241,8 @@ def main() -> None:
     reasoner = Reasoner(arguments.model)
     rows = []
     for items in map(int, arguments.items.split(",")):
-        rows.append(asdict(measure(reasoner, items, arguments.n, arguments.cap)))
+        row = measure(reasoner, items, arguments.n, arguments.cap, arguments.kind)
+        rows.append(asdict(row))
         print(json.dumps(rows[-1]), flush=True)
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
