@@ -27,8 +27,9 @@ def test_top_level_names_are_ours_alone(wheel_files: set[str]) -> None:
     assert packages == {"governor", "governor_kernels", "governor_probes"}
 
 
-def test_the_model_ships_whole(wheel_files: set[str]) -> None:
-    folder = "governor_probes/models/tiny_reasoner/"
+@pytest.mark.parametrize("model", ["tiny_reasoner", "tiny_reasoner_long"])
+def test_the_models_ship_whole(wheel_files: set[str], model: str) -> None:
+    folder = f"governor_probes/models/{model}/"
     wanted = ("config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja")
     assert {folder + name for name in (*wanted, "MODEL_CARD.md")} <= wheel_files
 

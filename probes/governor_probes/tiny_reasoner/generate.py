@@ -10,7 +10,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from governor_probes.tiny_reasoner.task import THINK_END
 
-WEIGHTS = Path(__file__).parent.parent / "models" / "tiny_reasoner"
+_MODELS = Path(__file__).parent.parent / "models"
+WEIGHTS = _MODELS / "tiny_reasoner"
+# Both tasks, hard sums that end, long chains that keep the answer. Benchmarks use WEIGHTS.
+LONG_WEIGHTS = _MODELS / "tiny_reasoner_long"
 
 
 class Reasoner:

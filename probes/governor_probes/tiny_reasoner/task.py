@@ -29,7 +29,7 @@ _CANDIDATE_STARTS = ("so ", "yes ", "no, now ")
 
 
 class TaskKind(StrEnum):
-    """What to compute. The shipped weights know `sum` only."""
+    """What to compute. The default weights know `sum` only; `tiny_reasoner_long` knows both."""
 
     SUM = "sum"
     MAX = "max"
