@@ -311,7 +311,10 @@ class Dispatcher:
     async def _reserve(self, action: Reserve, live: _Live) -> None:
         request_id = action.request_id
         try:
-            answer = await self._ledger.reserve(action.lease_request, self._at_us)
+            # At the moment of its own decision: an action performed before this one may have
+            # moved the scheduler on, and with it the headroom bins.
+            decided_us = action.judged.decision.now_us
+            answer = await self._ledger.reserve(action.lease_request, decided_us)
         except Exception as error:
             _log_away(error)
             live.reserving = False

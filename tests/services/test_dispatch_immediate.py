@@ -28,21 +28,25 @@ class WatchedLedger(MemoryLedger):
     def __init__(self) -> None:
         super().__init__()
         self.refused: list[str] = []
+        self.asked_us: dict[str, int] = {}
 
     async def reserve(self, request: LeaseRequest, now_us: int) -> Lease | Refused:
+        self.asked_us[request.request_id] = now_us
         answer = await super().reserve(request, now_us)
         if isinstance(answer, Refused):
             self.refused.append(answer.reason)
         return answer
 
 
-async def composed(ledger: MemoryLedger, clock: FakeClock) -> Dispatcher:
+async def composed(
+    ledger: MemoryLedger, clock: FakeClock, sink: FakeSink | None = None
+) -> Dispatcher:
     dispatcher = Dispatcher(
         Scheduler(SETTINGS),
         ledger,
         clock,
         FakeCounts(),
-        FakeSink(),
+        sink or FakeSink(),
         SETTINGS.admission,
         "test",
         immediate_ledger=True,
@@ -69,6 +73,21 @@ async def test_who_waits_starts_as_the_blocks_come_back_and_not_later() -> None:
     assert waits.admissions == []
     dispatcher.settled("full", settlement(cause=Cause.COMPLETED))
     assert len(waits.admissions) == 1
+
+
+async def test_the_ledger_is_asked_at_the_moment_of_each_decision() -> None:
+    ledger, sink = WatchedLedger(), FakeSink()
+    dispatcher = await composed(ledger, CreepingClock(), sink)
+    dispatcher.arrive(FakeTicket(), arrived("full", prompt_tokens=HUGE))
+    waiting = [FakeTicket() for _ in range(4)]
+    for number, ticket in enumerate(waiting):
+        dispatcher.arrive(ticket, arrived(f"r{number}", prompt_tokens=500))
+    # One pass dispatches several at once: each lease is asked for as of that one pass.
+    dispatcher.settled("full", settlement(cause=Cause.COMPLETED))
+    admitted = [record for record in sink.records if record.worker_id is not None]
+    assert len(admitted) >= 3
+    assert {r.id: r.now_us for r in admitted} == {r.id: ledger.asked_us[r.id] for r in admitted}
+    assert len({r.now_us for r in admitted if r.id != "full"}) < len(admitted) - 1
 
 
 async def test_the_ledger_never_refuses_what_its_own_gateway_has_just_decided() -> None:

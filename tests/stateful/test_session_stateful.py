@@ -62,15 +62,15 @@ def test_any_history_finishes_at_most_once_and_lands_at_most_once_at_a_time(
 ) -> None:
     session = ThinkingSession(limits)
     finishes = outstanding = 0
-    for now, event in enumerate(events):
+    for moment, event in enumerate(events):
         before = snapshot(session)
         legal = type(event) in TRANSITIONS[session.state]
         actions: tuple[Action, ...]
         if legal:
-            actions = session.receive(event, now)
+            actions = session.receive(event, moment)
         else:
             with pytest.raises(IllegalEvent):
-                session.receive(event, now)
+                session.receive(event, moment)
             assert snapshot(session) == before
             continue
         if isinstance(event, LandingFailed):

@@ -305,6 +305,20 @@ def test_a_lost_race_is_decided_once_more_and_then_waits() -> None:
     assert ids(Reserve, driver.send(Tick())) == ["a"]
 
 
+def test_nobody_passes_one_who_has_just_lost_a_race() -> None:
+    driver = Driver(100)
+    refused = Refused(RefusalReason.NO_HEADROOM, 1)
+    driver.send(arrived("a", prompt_tokens=320), grant=False)
+    actions = driver.send(LeaseRefused("a", refused), grant=False)
+    if of(Reserve, actions):
+        actions = driver.send(LeaseRefused("a", refused), grant=False)
+    assert not of(Reserve, actions)
+    # The next one in order would fit, too.
+    assert not of(Reserve, driver.send(arrived("b", prompt_tokens=480)))
+    driver.now_us += SETTINGS.poll_us
+    assert ids(Reserve, driver.send(Tick())) == ["a", "b"]
+
+
 def test_a_refused_lease_gives_back_what_was_charged() -> None:
     driver = Driver()
     driver.send(arrived("a"), grant=False)
